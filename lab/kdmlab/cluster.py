@@ -227,8 +227,8 @@ def with_ray(function: kdm.BatchFunction, parts: Path, folder: Path) -> tuple[An
         context.target_max_block_size = largest
         if started:
             ray.shutdown()
-    found = parquet.read_table(folder / "rows")
-    return found, [int(file.name) for file in folder.glob("[0-9]*")], int((folder / "killed").exists())
+    answers = parquet.read_table(folder / "rows")
+    return answers, [int(file.name) for file in folder.glob("[0-9]*")], int((folder / "killed").exists())
 
 
 def compare(alone: Any, together: Any) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def compare(alone: Any, together: Any) -> dict[str, Any]:
     wanted = alone[ROW].to_numpy()
     together = together.take(np.argsort(rows, kind="stable"))
     same = len(rows) == len(wanted) and bool((together[ROW].to_numpy() == wanted).all())
-    found = {
+    measured = {
         "rows": len(wanted),
         "missing": int(np.setdiff1d(wanted, rows).size),
         "repeated": int(len(rows) - np.unique(rows).size),
@@ -245,7 +245,7 @@ def compare(alone: Any, together: Any) -> dict[str, Any]:
     }
     names = [name for name in alone.column_names if name != ROW]
     differences = [_difference(alone[n].to_numpy(), together[n].to_numpy()) for n in names] if same else []
-    return {**found, "largest_difference": max(differences) if differences else None}
+    return {**measured, "largest_difference": max(differences) if differences else None}
 
 
 def _difference(a: Any, b: Any) -> float:

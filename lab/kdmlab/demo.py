@@ -52,7 +52,7 @@ class _Answers:
     def __init__(self, model: KDMClassifier, X: Array, y: Array, seed: int) -> None:
         self.model, self.X, self.y = model, X, y
         self.probs = model.predict_proba(X)
-        self.known = model.score_samples(X)
+        self.digits = model.score_samples(X)
         noise = np.random.default_rng(seed).uniform(0, _WHITE, X.shape)
         self.novel = {"noise": model.score_samples(noise), "inverted": model.score_samples(_WHITE - X)}
         self.drawn = np.concatenate(
@@ -72,7 +72,7 @@ class _Answers:
                 "mean log p(y|x)",
                 f"{self.model.predict_log_proba(self.X)[np.arange(len(self.y)), self.y].mean():.4f}",
             ),
-            ("mean log p(x), nats", f"{self.known.mean():.1f}"),
+            ("mean log p(x), nats", f"{self.digits.mean():.1f}"),
             ("drawn digits read as asked", f"{(self.model.predict(self.drawn) == asked).mean():.3f}"),
         ]
         for name, scores in self.novel.items():
@@ -81,14 +81,14 @@ class _Answers:
         return rows
 
     def _auroc(self, novel: Array) -> float:
-        truth = np.r_[np.zeros(len(self.known)), np.ones(len(novel))]
-        return float(roc_auc_score(truth, -np.r_[self.known, novel]))
+        truth = np.r_[np.zeros(len(self.digits)), np.ones(len(novel))]
+        return float(roc_auc_score(truth, -np.r_[self.digits, novel]))
 
     def figures(self, folder: Path) -> list[Path]:
         drawings = {
             "generated.png": self._plot_images,
             "reliability.png": lambda: plotting.plot_reliability(self.probs, self.y),
-            "novelty.png": lambda: _plot_novelty({"digits": self.known, **self.novel}),
+            "novelty.png": lambda: _plot_novelty({"digits": self.digits, **self.novel}),
         }
         return [_save(folder / name, draw) for name, draw in drawings.items()]
 

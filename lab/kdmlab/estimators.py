@@ -110,12 +110,12 @@ def digits(seed: int) -> dict[str, Any]:
     """Calibration, novelty and generation of one model of digits in pixels."""
     X, X_test, y, y_test = _split_digits(seed)
     model = KDMClassifier(random_state=seed).fit(X, y)
-    known = model.score_samples(X_test)
+    inside = model.score_samples(X_test)
     noise = np.random.default_rng(seed).uniform(0, WHITE, X_test.shape)
     return {
         "ece": float(expected_calibration_error(model.predict_proba(X_test), y_test)),
-        "auroc_noise": _auroc(known, model.score_samples(noise)),
-        "auroc_inverted": _auroc(known, model.score_samples(WHITE - X_test)),
+        "auroc_noise": _auroc(inside, model.score_samples(noise)),
+        "auroc_inverted": _auroc(inside, model.score_samples(WHITE - X_test)),
         "threes": float((model.predict(model.sample(20, y=3)) == 3).mean()),
     }
 
@@ -125,10 +125,10 @@ def digits_tasks() -> Iterable[Task]:
         yield Task({"measure": "digits", "data": "digits", "seed": seed}, partial(digits, seed))
 
 
-def _auroc(known: Array, novel: Array) -> float:
+def _auroc(inside: Array, novel: Array) -> float:
     """The area under the ROC curve of −log p(x) as a score of novelty."""
-    truth = np.r_[np.zeros(len(known)), np.ones(len(novel))]
-    return float(roc_auc_score(truth, -np.r_[known, novel]))
+    truth = np.r_[np.zeros(len(inside)), np.ones(len(novel))]
+    return float(roc_auc_score(truth, -np.r_[inside, novel]))
 
 
 def intervals(problem: str, seed: int) -> dict[str, Any]:

@@ -183,8 +183,8 @@ def shares(rows: Sequence[Row], name: str, model: str, way: Way, budget: float) 
     """The share of the gain of all rows: sums over seeds of (score − first) and of (whole − first)."""
 
     def scores(way: Way, budget: float) -> dict[int, float]:
-        found = select(rows, dataset=name, model=model, way=way, budget=budget)
-        return {row["seed"]: row["score"] for row in found}
+        selected = select(rows, dataset=name, model=model, way=way, budget=budget)
+        return {row["seed"]: row["score"] for row in selected}
 
     first, whole, asked = scores("first", 1.0), scores("whole", 1.0), scores(way, budget)
     seeds = sorted(set(first) & set(whole) & set(asked))
@@ -199,20 +199,20 @@ def report(rows: Sequence[Row], part: Part) -> Report:
     table, claims = [], []
     for model in SEEDS:
         names = [name for name in TABLES[part] if select(rows, dataset=name, model=model)]
-        found: dict[tuple[Way, float], list[float]] = {
+        shares_by_way: dict[tuple[Way, float], list[float]] = {
             (way, budget): [shares(rows, name, model, way, budget) for name in names]
             for budget in BUDGETS
             for way in _SHOWN
         }
         table += [
-            [model, name, *(_cell(column[place]) for column in found.values())]
+            [model, name, *(_cell(column[place]) for column in shares_by_way.values())]
             for place, name in enumerate(names)
         ]
         if names:
-            table += [[model, "mean", *(_cell(float(np.mean(column))) for column in found.values())]]
+            table += [[model, "mean", *(_cell(float(np.mean(column))) for column in shares_by_way.values())]]
         for budget in BUDGETS:
             what = f"{model}, budget of {budget:g} of the rows"
-            claims.append(Claim(what, _known(found["chunks", budget]), least=_TARGET))
+            claims.append(Claim(what, _known(shares_by_way["chunks", budget]), least=_TARGET))
     notes = (
         claims_table(claims, ".2f"),
         "The share of a gain in held-out score: (score − first)/(whole − first), where “first” is a fit to "

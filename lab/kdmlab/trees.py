@@ -61,7 +61,7 @@ _LOOP = {
     "averaging": _HORIZON,
     "validation_rows": _VALIDATION_ROWS,
 }
-#: By model, what outdates a line when it changes.
+#: Settings of every model; a line measured with other settings is out of date.
 SETTINGS: dict[str, dict[str, Any]] = {FLAT: _LOOP, TREE: {**_LOOP, "recipe": asdict(TREE_RECIPE)}}
 _LEVEL_SMOOTHING = 0.01
 _MARGIN = 0.5
@@ -147,7 +147,9 @@ def adult(data_dir: Path) -> tuple[Columns, Columns, Columns, dict[str, int]]:
     parts = [_frame(data.x_train, data.y_train), _frame(data.x_test, data.y_test)]
     order = np.random.default_rng(0).permutation(len(parts[0]["age"]))
     rows = {"train": np.sort(order[_VALIDATION_ROWS:]), "valid": np.sort(order[:_VALIDATION_ROWS])}
-    found: list[Columns] = [{}, {}, {}]
+    train: Columns = {}
+    valid: Columns = {}
+    test: Columns = {}
     sizes: dict[str, int] = {}
     for name in COLUMNS:
         columns = [part[name] for part in parts]
@@ -157,8 +159,7 @@ def adult(data_dir: Path) -> tuple[Columns, Columns, Columns, dict[str, int]]:
             levels = np.unique(columns[0])
             sizes[name] = len(levels) + 1
             first, last = (_codes(column, levels) for column in columns)
-        found[0][name], found[1][name], found[2][name] = first[rows["train"]], first[rows["valid"]], last
-    train, valid, test = found
+        train[name], valid[name], test[name] = first[rows["train"]], first[rows["valid"]], last
     return train, valid, test, sizes
 
 
@@ -173,13 +174,13 @@ def _codes(column: np.ndarray, levels: np.ndarray) -> Tensor:
 
 def variables(train: Columns, sizes: Mapping[str, int], m: int) -> list[Variable]:
     """The same kernels for every model; each component has a bandwidth of its own."""
-    found = []
+    listed = []
     for name, column in train.items():
         if name in sizes:
-            found.append(Variable(name, kdm.Levels(sizes[name], _LEVEL_SMOOTHING), ()))
+            listed.append(Variable(name, kdm.Levels(sizes[name], _LEVEL_SMOOTHING), ()))
         else:
-            found.append(Variable(name, _kernel(name, column, kdm.RBF(torch.ones(m, 1))), 1))
-    return found
+            listed.append(Variable(name, _kernel(name, column, kdm.RBF(torch.ones(m, 1))), 1))
+    return listed
 
 
 def _kernel(name: str, column: Tensor, kernel: kdm.Kernel) -> kdm.Kernel:
@@ -269,8 +270,8 @@ def report(rows: Sequence[Row]) -> Report:
 
 def _combinations(rows: Sequence[Row]) -> list[tuple[str, int, float]]:
     """Models, sizes and rates that were measured, in the order of the report."""
-    found = {(row["model"], row["components"], row["rate"]) for row in rows}
-    return sorted(found, key=lambda each: (list(SIZES).index(each[0]), each[1], -each[2]))
+    combinations = {(row["model"], row["components"], row["rate"]) for row in rows}
+    return sorted(combinations, key=lambda each: (list(SIZES).index(each[0]), each[1], -each[2]))
 
 
 def _cells(rows: Sequence[Row]) -> list[str]:

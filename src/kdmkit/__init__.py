@@ -3,17 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import ops
-from kdmkit.distributions import (
-    KDM,
-    DensityOperator,
-    Event,
-    JointKDM,
-    PreparedKDM,
-    TreeKDM,
-    col,
-    mix,
-    product,
-)
+from kdmkit.distributions import KDM, Event, JointKDM, PreparedKDM, col, mix, product
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -38,6 +28,8 @@ from kdmkit.kernels import (
 
 if TYPE_CHECKING:
     from kdmkit import answers, metrics, nn, plotting, training
+    from kdmkit.distributions.operator import DensityOperator
+    from kdmkit.distributions.tree import TreeKDM
     from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
@@ -103,6 +95,8 @@ _LAZY = {
     **{package: f"kdmkit.{package}" for package in ("answers", "metrics", "nn", "plotting", "training")},
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
+    "DensityOperator": "kdmkit.distributions.operator",
+    "TreeKDM": "kdmkit.distributions.tree",
     **dict.fromkeys(
         ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
         "kdmkit.estimators",

@@ -41,11 +41,11 @@ def save_figure(gains: Sequence[Gain], path: Path) -> Path:
     axes[0].set_yticks(range(len(subjects)), subjects)
     axes[0].set_ylim(len(subjects) - 0.5, -0.5)
     figure.supxlabel("the KDM is worse  ←  difference, 99 % interval  →  the KDM is better", fontsize=9)
-    found = {
+    groups = {
         label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     figure.legend(
-        [found[name] for name in heads],
+        [groups[name] for name in heads],
         heads,
         loc="outside upper center",
         ncols=min(len(heads), int(size[0] // 2.6)),

@@ -22,18 +22,18 @@ def summarize(folder: Path, *, figures: bool = True) -> Report:
     """
     notes, drawn = [_TEXT], list[Path]()
     for experiment in EXPERIMENTS:
-        found = _found(experiment, folder)
+        gains = _found(experiment, folder)
         notes += [f"## {experiment.title}", experiment.text]
-        if not found:
+        if not gains:
             notes.append("Not measured yet.")
             continue
         notes += [
-            markdown_table(_HEADER, [gain.cells() for gain in found]),
+            markdown_table(_HEADER, [gain.cells() for gain in gains]),
             f"From the lines in `{experiment.file}`.",
         ]
         path = folder / f"{NAME}-{experiment.name}.png"
         if figures:
-            drawn.append(save_figure(found, path))
+            drawn.append(save_figure(gains, path))
         if path.exists():
             notes.append(f"![{experiment.title}]({path.name})")
     report = Report(

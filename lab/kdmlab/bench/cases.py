@@ -77,30 +77,30 @@ class Case:
 
             return prepare
 
-        found = {"kdmkit": step(peers.KdmkitHead)}
+        peers_by_name = {"kdmkit": step(peers.KdmkitHead)}
         if self.fits(6):
-            found["plain torch"] = step(peers.PlainHead)
+            peers_by_name["plain torch"] = step(peers.PlainHead)
         if self.fits(3 * self.d):
-            found["materialised"] = step(peers.MaterialisedHead)
+            peers_by_name["materialised"] = step(peers.MaterialisedHead)
         if self.fits(6):
-            found["torch.compile of plain"] = step(peers.PlainHead, compiled=True)
-            found["kdmkit, torch.compile"] = step(peers.KdmkitHead, compiled=True)
+            peers_by_name["torch.compile of plain"] = step(peers.PlainHead, compiled=True)
+            peers_by_name["kdmkit, torch.compile"] = step(peers.KdmkitHead, compiled=True)
         if self.device.type == "cuda":
-            ours = found["kdmkit"]
-            found["kdmkit, CUDA graph of the step"] = lambda p: peers.graphed(ours(p))
-        return found
+            ours = peers_by_name["kdmkit"]
+            peers_by_name["kdmkit, CUDA graph of the step"] = lambda p: peers.graphed(ours(p))
+        return peers_by_name
 
     def _densities(self) -> dict[str, Peer]:
-        found = {"kdmkit": _later(peers.kdmkit_density)}
+        peers_by_name = {"kdmkit": _later(peers.kdmkit_density)}
         if self.device.type == "cuda":
-            found["kdmkit, prepared"] = peers.exact_prepared_density
+            peers_by_name["kdmkit, prepared"] = peers.exact_prepared_density
         if self.n * self.m <= 10**9 and self.device.type == "cpu":
-            found["scikit-learn KernelDensity"] = peers.sklearn_density
+            peers_by_name["scikit-learn KernelDensity"] = peers.sklearn_density
             if peers.has_keops():
-                found["PyKeOps"] = peers.keops_density
+                peers_by_name["PyKeOps"] = peers.keops_density
         if self.fits(3 * self.d):
-            found["torch MixtureSameFamily"] = _later(peers.mixture_density)
-        return found
+            peers_by_name["torch MixtureSameFamily"] = _later(peers.mixture_density)
+        return peers_by_name
 
     def _pruned(self) -> dict[str, Peer]:
         return {
@@ -117,22 +117,22 @@ class Case:
         }
 
     def _attends(self) -> dict[str, Peer]:
-        found = {"kdmkit": _later(peers.kdmkit_attend)}
+        peers_by_name = {"kdmkit": _later(peers.kdmkit_attend)}
         if self.fits(2.3):
-            found["plain torch"] = _later(peers.plain_attend)
-            found["torch SDPA"] = _later(peers.sdpa_attend)
+            peers_by_name["plain torch"] = _later(peers.plain_attend)
+            peers_by_name["torch SDPA"] = _later(peers.sdpa_attend)
         if self.fits(2 * self.d):
-            found["materialised"] = _later(peers.materialised_attend)
-        return found | self._in_tf32(found)
+            peers_by_name["materialised"] = _later(peers.materialised_attend)
+        return peers_by_name | self._in_tf32(peers_by_name)
 
     def _both_ways(self) -> dict[str, Peer]:
-        found: dict[str, Peer] = {
+        peers_by_name: dict[str, Peer] = {
             "kdmkit": lambda p: peers.both_ways(peers.kdmkit_attend, p.leaves()),
             "plain torch": lambda p: peers.both_ways(peers.plain_attend, p.leaves()),
         }
-        return found | self._in_tf32(found)
+        return peers_by_name | self._in_tf32(peers_by_name)
 
-    def _in_tf32(self, found: dict[str, Peer]) -> dict[str, Peer]:
+    def _in_tf32(self, peers_by_name: dict[str, Peer]) -> dict[str, Peer]:
         """The same on a GPU with float32 products rounded to TF32, as users may allow."""
         if self.device.type != "cuda":
             return {}
@@ -141,7 +141,7 @@ class Case:
             return lambda p: peers.in_precision("high", peer(p))
 
         few = ("kdmkit", "plain torch")
-        return {f"{name}, TF32": rounded(found[name]) for name in few if name in found}
+        return {f"{name}, TF32": rounded(peers_by_name[name]) for name in few if name in peers_by_name}
 
     def truth(self, p: Inputs) -> Tensor | None:
         """The answer to the first queries in float64."""

@@ -33,15 +33,15 @@ def compare(folder: Path, device: str) -> Report:
     path = folder / f"bench-{device}.jsonl"
     earlier = {_place(row): row for row in read_rows(history_of(path))}
     pairs = [(earlier.get(_place(row)), row) for row in read_rows(path)]
-    found = [(before, now) for before, now in pairs if before is not None]
-    if found:
+    compared = [(before, now) for before, now in pairs if before is not None]
+    if compared:
         notes = [
-            f"Before. {provenance([before for before, _ in found])}",
-            f"Now. {provenance([now for _, now in found])}",
+            f"Before. {provenance([before for before, _ in compared])}",
+            f"Now. {provenance([now for _, now in compared])}",
         ]
     else:
         notes = [f"No line of {history_of(path).name} has a case and the machine of a line of {path.name}."]
-    report = Report("Benchmark, compared", HEADER, [_cells(*pair) for pair in found], notes)
+    report = Report("Benchmark, compared", HEADER, [_cells(*pair) for pair in compared], notes)
     return write_report(report, path.with_name(f"bench-{device}-compared.md"))
 
 

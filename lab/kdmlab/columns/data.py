@@ -55,10 +55,12 @@ def draw(seed: int) -> tuple[list[Columns], list[Columns]]:
     rows; it is not sorted, and its name does not say that it numbers the rows.
     """
     rng = np.random.default_rng(seed)
-    found = {name: [c for c in table if _is_suitable(c, table[c])] for name, table in tables().items()}
-    names = [str(name) for name in rng.permutation(sorted(name for name in found if len(found[name]) >= 2))]
-    singles = [(name, str(rng.choice(found[name]))) for name in names[:10]]
-    pairs = [(name, *map(str, rng.choice(found[name], 2, replace=False))) for name in names[10:20]]
+    suitable = {name: [c for c in table if _is_suitable(c, table[c])] for name, table in tables().items()}
+    names = [
+        str(name) for name in rng.permutation(sorted(name for name in suitable if len(suitable[name]) >= 2))
+    ]
+    singles = [(name, str(rng.choice(suitable[name]))) for name in names[:10]]
+    pairs = [(name, *map(str, rng.choice(suitable[name], 2, replace=False))) for name in names[10:20]]
     return [*singles[:5], *pairs[:5]], [*singles[5:], *pairs[5:]]
 
 

@@ -35,9 +35,9 @@ def read_rows(path: Path) -> list[Row]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(bad_argument(str(path), "JSON lines", f"something else ({error})")) from error
     for number, row in enumerate(rows, start=1):
-        found = row.get("format", 1) if isinstance(row, dict) else "unknown"
-        if found != FORMAT:
-            got = f"format {found} in line {number} (move the file away)"
+        version = row.get("format", 1) if isinstance(row, dict) else "unknown"
+        if version != FORMAT:
+            got = f"format {version} in line {number} (move the file away)"
             raise ValueError(bad_argument(str(path), f"lines of format {FORMAT}", got))
     return rows
 
@@ -60,8 +60,8 @@ def remove_rows(keys: Collection[Mapping[str, Any]], path: Path) -> None:
 def find_rows(keys: Collection[Mapping[str, Any]], rows: Sequence[Row]) -> list[Row | None]:
     """For every key, the last line whose fields have the key's values."""
     fields = _fields(keys)
-    found = {name: row for row in rows for name in _row_names(row, fields)}
-    return [found.get(key_name(key)) for key in keys]
+    by_name = {name: row for row in rows for name in _row_names(row, fields)}
+    return [by_name.get(key_name(key)) for key in keys]
 
 
 def _fields(keys: Collection[Mapping[str, Any]]) -> set[tuple[str, ...]]:

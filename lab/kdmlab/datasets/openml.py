@@ -42,9 +42,9 @@ def fetch(name: str, folder: Path, files: Sequence[str], say: Callable[[str], No
         wanted = f"{' and '.join(files)} in {folder}, or a connection to OpenML"
         raise ConnectionError(bad_argument(name, wanted, f"neither ({error})")) from error
     dataset = _MAKE[name](x, y)
-    found = digest(dataset)
-    if found != CHECKSUMS[name]:
-        raise ValueError(bad_argument(f"{source} from OpenML", f"SHA-256 {CHECKSUMS[name]}", found))
+    checksum = digest(dataset)
+    if checksum != CHECKSUMS[name]:
+        raise ValueError(bad_argument(f"{source} from OpenML", f"SHA-256 {CHECKSUMS[name]}", checksum))
     say(f"{name}: {len(dataset.y_train)} training and {len(dataset.y_test)} test rows, checksum right")
     return dataset
 

@@ -145,12 +145,12 @@ def _divided(shape: Shape, by: int) -> int:
 
 def features(encoder: nn.Sequential, x: Tensor) -> list[Tensor]:
     """The output of every GELU of an encoder, and the encoder's own output."""
-    found = []
+    outputs = []
     for layer in encoder:
         x = layer(x)
         if isinstance(layer, nn.GELU):
-            found.append(x)
-    return [*found, x]
+            outputs.append(x)
+    return [*outputs, x]
 
 
 def dense_head(latent: int, classes: int, parameters: int) -> nn.Sequential:

@@ -53,10 +53,10 @@ def pictures(name: str, data_dir: Path | str, *, held_out: bool, half: int | Non
 
     `half` is 0 or 1 for one of two disjoint halves of the images to train on.
     """
-    found = _pictures(load(cast(Name, name), data_dir), name, held_out)
+    images = _pictures(load(cast(Name, name), data_dir), name, held_out)
     if half is None:
-        return found
-    return replace(found, x_train=found.x_train[half::2], y_train=found.y_train[half::2])
+        return images
+    return replace(images, x_train=images.x_train[half::2], y_train=images.y_train[half::2])
 
 
 def _pictures(dataset: Dataset, name: str, held_out: bool) -> Pictures:
@@ -87,11 +87,11 @@ def novel_images(
 
     With `padded`, smaller images get a black border; otherwise they are enlarged.
     """
-    found = {}
+    images = {}
     for other in NOVEL[name]:
         with suppress(FileNotFoundError):
-            found[other] = _fitted(_other(other, data_dir, held_out, shape), shape, padded)
-    return found
+            images[other] = _fitted(_other(other, data_dir, held_out, shape), shape, padded)
+    return images
 
 
 def _other(name: str, data_dir: Path | str, held_out: bool, shape: Shape) -> UInt8[Tensor, "n c s s"]:

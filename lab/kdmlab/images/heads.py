@@ -69,11 +69,11 @@ class Calibration(NamedTuple):
 
     def measured(self, x: Tensor, y: Int64[Tensor, " n"]) -> dict[str, float]:
         """Scores at the temperature, and what was fitted."""
-        found = scores(in_parts(self.model.log_probs, x), y, self.temperature)
+        calibrated = scores(in_parts(self.model.log_probs, x), y, self.temperature)
         return {
             "width": self.width,
             "temperature": self.temperature,
-            **{f"calibrated_{name}": value for name, value in found.items()},
+            **{f"calibrated_{name}": value for name, value in calibrated.items()},
         }
 
 
@@ -92,15 +92,15 @@ def scores(log_probs: Float[Tensor, "n k"], y: Int64[Tensor, " n"], t: float = 1
 
 def measure(job: Job, model: Model) -> dict[str, Any]:
     """Trains on nine tenths, calibrates on the other tenth, and scores the test images once."""
-    trained, found = _trained(job, model)
+    trained, classifier = _trained(job, model)
     data, device = trained.data, trained.data.x_train.device
     whole = pictures(job.dataset, job.place.data_dir, held_out=False)
     x, y = whole.x_test.to(device), whole.y_test.to(device)
     others = novel_images(job.dataset, job.place.data_dir, data.shape, held_out=False, padded=True)
     return {
-        **{f"test_{name}": value for name, value in scores(in_parts(found.log_probs, x), y).items()},
-        **Calibration.of(found, data.x_test, data.y_test).measured(x, y),
-        "novelty_auroc": novelty(trained, found, x, {k: v.to(device) for k, v in others.items()}),
+        **{f"test_{name}": value for name, value in scores(in_parts(classifier.log_probs, x), y).items()},
+        **Calibration.of(classifier, data.x_test, data.y_test).measured(x, y),
+        "novelty_auroc": novelty(trained, classifier, x, {k: v.to(device) for k, v in others.items()}),
         "train_images": len(data.y_train),
         "precision": trained.setting.precision,
     }
@@ -112,14 +112,14 @@ def measure_validation(job: Job, model: Model) -> dict[str, Any]:
     One half of the held-out images calibrates, chooses the bandwidth of the density, and is what outsiders
     are made of; the other half is scored.
     """
-    trained, found = _trained(job, model)
+    trained, classifier = _trained(job, model)
     x, y = trained.data.x_test, trained.data.y_test
     half = len(x) // 2
-    log_probs = in_parts(found.log_probs, x[half:])
+    log_probs = in_parts(classifier.log_probs, x[half:])
     return {
         **{f"validation_{name}": value for name, value in scores(log_probs, y[half:]).items()},
-        **Calibration.of(found, x[:half], y[:half]).measured(x[half:], y[half:]),
-        "novelty_auroc": novelty(trained, found, x[half:], outsiders(x[:half]), judged=half),
+        **Calibration.of(classifier, x[:half], y[:half]).measured(x[half:], y[half:]),
+        "novelty_auroc": novelty(trained, classifier, x[half:], outsiders(x[:half]), judged=half),
         "train_images": len(trained.data.y_train),
         "precision": trained.setting.precision,
     }
@@ -133,7 +133,7 @@ def _trained(job: Job, model: Model) -> tuple[Trained, DenseModel | KDMModel]:
 def novelty(
     trained: Trained,
     model: DenseModel | KDMModel,
-    known: Tensor,
+    familiar: Tensor,
     others: Mapping[str, Tensor],
     *,
     judged: int | None = None,
@@ -147,12 +147,14 @@ def novelty(
         judged: how many of the held-out images to use; None for all.
     """
     data = trained.data
-    train, held_out, inside = (vectors(model.encoder, x) for x in (data.x_train, data.x_test[:judged], known))
+    train, held_out, inside = (
+        vectors(model.encoder, x) for x in (data.x_train, data.x_test[:judged], familiar)
+    )
     outside = {name: vectors(model.encoder, x) for name, x in others.items()}
     every = {("latent", name): score for name, score in head_scores(model).items()}
     for kind, v in train.items():
-        found = vector_scores(v, data.y_train, held_out[kind].values)
-        every |= {(kind, name): score for name, score in found.items()}
+        scores_of = vector_scores(v, data.y_train, held_out[kind].values)
+        every |= {(kind, name): score for name, score in scores_of.items()}
     result = {}
     for (kind, name), score in every.items():
         values = in_parts(score, inside[kind].values)

@@ -26,7 +26,7 @@ NOVELTY = {
     ("cifar10", "noise"): 0.98,
     ("cifar10", "mnist"): 0.98,
 }
-#: Where the area is less than that, it is at most so much less than a rival's.
+#: A smaller area is allowed if it is at most this far below the best rival's.
 BEHIND_RIVAL = -0.01
 #: How many runs a claim is about.
 RUNS = 5
@@ -70,7 +70,7 @@ def groups(rows: Sequence[Row]) -> list[Group]:
 
 def table(rows: Sequence[Row]) -> Report:
     """Calibration, novelty and targets, from lines of test images."""
-    found = groups(rows)
+    groups_of_rows = groups(rows)
     novelty_header = ["AUROC of “KDM, all layers”", "target", "measured", "less the best rival", "met"]
     notes = (
         "Trained on nine tenths of the training images, calibrated on the other tenth: a dense head by a "
@@ -79,40 +79,40 @@ def table(rows: Sequence[Row]) -> Report:
         "(± half the width of the 99 % t-interval). Encoders are the paper's, with a normalisation of latent "
         "vectors at the end.",
         "## Novelty",
-        _novelty(found),
+        _novelty(groups_of_rows),
         "Test images against images of other sets (smaller ones are padded): means over runs. “KDM” is log p "
         "of the KDM whose components are the vectors of training images; its bandwidth has the largest "
         "likelihood of the held-out tenth. “Log evidence” is that of the head. “All layers” are the latent "
         "vector and, for every convolution, the normalised means and standard deviations of its channels "
         "over positions. The other sets choose nothing.",
         "## Targets",
-        claims_table(list(calibration_claims(found)), ".4f"),
-        markdown_table(novelty_header, list(novelty_claims(found))),
+        claims_table(list(calibration_claims(groups_of_rows)), ".4f"),
+        markdown_table(novelty_header, list(novelty_claims(groups_of_rows))),
         "A target of novelty is met by the value, or by one at most .01 below the best rival score of the "
         "same model: maximum probability, energy, Mahalanobis distance, distance to the tenth neighbour.",
         provenance(rows),
         "Written by `kdmlab reproduce heads` from the lines in `table1-heads.jsonl`.",
     )
-    return Report("Calibration and novelty of image heads", *_calibration(found, "test"), notes)
+    return Report("Calibration and novelty of image heads", *_calibration(groups_of_rows, "test"), notes)
 
 
 def search_table(rows: Sequence[Row]) -> Report:
     """Settings compared on validation images."""
-    found = groups(rows)
+    groups_of_rows = groups(rows)
     notes = (
         "Calibrated on one half of the held-out tenth of the training images; the other half is scored: "
         "means over runs.",
         "## Novelty",
-        _novelty(found),
+        _novelty(groups_of_rows),
         "AUROC of held-out images against images that are made of other held-out images, and against smooth "
         "noise: means over runs.",
         provenance(rows),
         "Written by `kdmlab reproduce heads --search` from the lines in `table1-heads-search.jsonl`.",
     )
-    return Report("Image heads: settings compared", *_calibration(found, "validation"), notes)
+    return Report("Image heads: settings compared", *_calibration(groups_of_rows, "validation"), notes)
 
 
-def _calibration(found: Sequence[Group], part: str) -> tuple[list[str], list[list[str]]]:
+def _calibration(groups: Sequence[Group], part: str) -> tuple[list[str], list[list[str]]]:
     header = ["data", "model", "label smoothing", "runs", "NLL", "ECE", "width", "temperature"]
     header += ["accuracy, calibrated", "NLL, calibrated", "ECE, calibrated"]
     before = (f"{part}_nll", f"{part}_ece", "width", "temperature")
@@ -124,7 +124,7 @@ def _calibration(found: Sequence[Group], part: str) -> tuple[list[str], list[lis
             *(f"{group.mean(field).mean:.4f}" for field in before),
             *(group.mean(field).text for field in after),
         ]
-        for group in found
+        for group in groups
     ]
     return header, cells
 
@@ -132,11 +132,11 @@ def _calibration(found: Sequence[Group], part: str) -> tuple[list[str], list[lis
 # ---- novelty
 
 
-def _novelty(found: Sequence[Group]) -> str:
+def _novelty(groups: Sequence[Group]) -> str:
     """A table for every data set: scores against other sets."""
     parts = []
-    for dataset in dict.fromkeys(group.dataset for group in found):
-        some = [group for group in found if group.dataset == dataset]
+    for dataset in dict.fromkeys(group.dataset for group in groups):
+        some = [group for group in groups if group.dataset == dataset]
         others = list(dict.fromkeys(other for group in some for other in _areas(group, SCORE)))
         lines = [
             [*group.names, score, *(Mean.of(areas).text for areas in _areas(group, score).values())]
@@ -154,8 +154,8 @@ def _areas(group: Group, score: str) -> dict[str, list[float]]:
     return {other: [row["novelty_auroc"][score][other] for row in group.rows] for other in others}
 
 
-def novelty_claims(found: Sequence[Group]) -> Iterator[list[str]]:
-    for group in found:
+def novelty_claims(groups: Sequence[Group]) -> Iterator[list[str]]:
+    for group in groups:
         if group.model.startswith("dense"):
             continue
         for (dataset, other), least in NOVELTY.items():
@@ -172,15 +172,15 @@ def _less_rival(group: Group, other: str) -> list[float]:
     rivals = [score for score in group.rows[-1]["novelty_auroc"] if not score.startswith(_OWN)]
     best = max(rivals, key=lambda score: sum(_areas(group, score)[other]))
     pairs = zip(_areas(group, SCORE)[other], _areas(group, best)[other], strict=True)
-    return [own - rival for own, rival in pairs]
+    return [ours - rival for ours, rival in pairs]
 
 
 # ---- calibration
 
 
-def calibration_claims(found: Sequence[Group]) -> Iterator[Claim]:
+def calibration_claims(groups: Sequence[Group]) -> Iterator[Claim]:
     """Errors of calibration, and NLL less that of the dense head, both calibrated."""
-    for group in found:
+    for group in groups:
         if group.model.startswith("dense") or group.dataset not in CALIBRATION:
             continue
         what = f"{group.dataset}, {group.model}"
@@ -189,7 +189,7 @@ def calibration_claims(found: Sequence[Group]) -> Iterator[Claim]:
         baseline = "dense-alone" if group.model in ALONE else "dense"
         dense = {
             row["seed"]: row["calibrated_nll"]
-            for other in found
+            for other in groups
             for row in other.rows
             if (other.dataset, other.model, other.smoothing) == (group.dataset, baseline, group.smoothing)
         }

@@ -190,19 +190,19 @@ class Trained:
 def measure(job: Job, model: Model) -> dict[str, Any]:
     """Trains the phases that are missing, then scores the test images (or those held out) once."""
     trained = Trained(replace(job, recipe=recipe_of(model, job.recipe)))
-    found = trained.model(ALONE.get(model, model))
+    classifier = trained.model(ALONE.get(model, model))
     data, part = trained.data, "validation" if job.held_out else "test"
-    scores = classification(found, data.x_test, data.y_test)
+    scores = classification(classifier, data.x_test, data.y_test)
     result: dict[str, Any] = {f"{part}_{name}": value for name, value in scores.items()}
-    if isinstance(found, KDMModel):
+    if isinstance(classifier, KDMModel):
         others = _novel(job.dataset, job.place.data_dir, data.shape, job.held_out)
-        result["novelty_auroc"] = novelty(found, data.x_test, others)
-        result[f"{part}_log_density"] = float(in_parts(found.log_density, data.x_test).mean())
-    head = found.layer if isinstance(found, KDMModel) else found.head
+        result["novelty_auroc"] = novelty(classifier, data.x_test, others)
+        result[f"{part}_log_density"] = float(in_parts(classifier.log_density, data.x_test).mean())
+    head = classifier.layer if isinstance(classifier, KDMModel) else classifier.head
     return {
         **result,
         "head_parameters": count_parameters(head),
-        "encoder_parameters": count_parameters(found.encoder),
+        "encoder_parameters": count_parameters(classifier.encoder),
         "train_images": len(data.y_train),
         "device": data.x_train.device.type,
         "precision": trained.setting.precision,

@@ -28,24 +28,24 @@ def classification(model: DenseModel | KDMModel, x: Tensor, y: Tensor) -> dict[s
     }
 
 
-def novelty(model: KDMModel, known: Tensor, novel: Mapping[str, Tensor]) -> dict[str, float]:
+def novelty(model: KDMModel, familiar: Tensor, novel: Mapping[str, Tensor]) -> dict[str, float]:
     """The area under the ROC curve of −log p(z) as a score of novelty, against every set of novel images."""
     model.eval()
-    inside = in_parts(model.log_density, known)
+    inside = in_parts(model.log_density, familiar)
     return {
-        name: auroc(inside, in_parts(model.log_density, images.to(known.device)))
+        name: auroc(inside, in_parts(model.log_density, images.to(familiar.device)))
         for name, images in novel.items()
     }
 
 
-def auroc(known: Float[Tensor, " n"], novel: Float[Tensor, " k"]) -> float:
+def auroc(familiar: Float[Tensor, " n"], novel: Float[Tensor, " k"]) -> float:
     """The probability that a novel value is below a known one, ties counted half.
 
     >>> auroc(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.5]))
     0.75
     """
-    truth = np.r_[np.zeros(len(known)), np.ones(len(novel))]
-    return float(roc_auc_score(truth, -np.r_[known.double().cpu().numpy(), novel.double().cpu().numpy()]))
+    truth = np.r_[np.zeros(len(familiar)), np.ones(len(novel))]
+    return float(roc_auc_score(truth, -np.r_[familiar.double().cpu().numpy(), novel.double().cpu().numpy()]))
 
 
 def frechet(a: Float[Tensor, "n d"], b: Float[Tensor, "k d"]) -> float:

@@ -70,31 +70,31 @@ def vectors(encoder: nn.Sequential, x: UInt8[Tensor, "n c s s"]) -> dict[str, Ve
 
 
 def _parts(encoder: nn.Sequential, x: Tensor) -> list[Tensor]:
-    found, h = [], pixels(x)
+    parts, h = [], pixels(x)
     for layer in encoder:
         h = layer(h)
         if isinstance(layer, nn.GELU) and h.ndim == 4 and h.shape[-1] > 1:
-            found.append(torch.cat(torch.std_mean(h.float(), (-1, -2)), 1))
-    return [*(functional.normalize(part, dim=1) for part in found), h.float()]
+            parts.append(torch.cat(torch.std_mean(h.float(), (-1, -2)), 1))
+    return [*(functional.normalize(part, dim=1) for part in parts), h.float()]
 
 
 # ---- scores: functions of vectors that are low for novel images
 
 
-def vector_scores(known: Vectors, y: Int64[Tensor, " n"], held_out: Tensor) -> dict[str, Score]:
+def vector_scores(training: Vectors, y: Int64[Tensor, " n"], held_out: Tensor) -> dict[str, Score]:
     """Scores of vectors by those of training images; the bandwidth has the best likelihood of others.
 
     Distances are those of standardised vectors, whose columns are weighted by `Vectors.weights`.
     """
-    scaler, weights = Scaler.from_data(known.values), known.weights
+    scaler, weights = Scaler.from_data(training.values), training.weights
 
     def scaled(v: Tensor) -> Tensor:
         return (scaler(v) * weights).float()
 
-    memory = scaled(known.values[:_MEMORY])
+    memory = scaled(training.values[:_MEMORY])
     on_scaled: dict[str, Score] = {
         "KDM": density(memory, scaled(held_out[:_JUDGED])),
-        "Mahalanobis": mahalanobis(scaled(known.values), y),
+        "Mahalanobis": mahalanobis(scaled(training.values), y),
         "nearest neighbour": partial(nearest_neighbour, memory),
     }
     return {name: partial(_composed, scaled, score) for name, score in on_scaled.items()}
@@ -116,8 +116,8 @@ def density(components: Float[Tensor, "m d"], held_out: Float[Tensor, "k d"]) ->
     def loss(log_std: float) -> float:
         return -float(in_parts(kdm(log_std).log_prob, held_out).mean())
 
-    found = minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 0.01})
-    return kdm(float(found.x)).log_prob
+    minimum = minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 0.01})
+    return kdm(float(minimum.x)).log_prob
 
 
 def mahalanobis(z: Float[Tensor, "n e"], y: Int64[Tensor, " n"]) -> Score:

@@ -133,7 +133,7 @@ class Reconstruction(nn.Module):
         with torch.no_grad():
             wanted = features(self.encoder, image)
         pairs = zip(features(self.encoder, made), wanted, strict=True)
-        return torch.stack([_relative(found, target, target) for found, target in pairs]).mean(0)
+        return torch.stack([_relative(drawn, target, target) for drawn, target in pairs]).mean(0)
 
 
 def _layout_loss(layout: nn.Module, z: Tensor, image: Tensor, recipe: Recipe) -> Tensor | float:
@@ -144,9 +144,9 @@ def _layout_loss(layout: nn.Module, z: Tensor, image: Tensor, recipe: Recipe) ->
     return recipe.layout_weight * _relative(layout(z), small, small - small.mean(0))
 
 
-def _relative(found: Tensor, wanted: Tensor, size: Tensor) -> Float[Tensor, " n"]:
+def _relative(drawn: Tensor, wanted: Tensor, size: Tensor) -> Float[Tensor, " n"]:
     """Squared distances of rows, over the mean square of `size`."""
-    return (found - wanted).float().square().flatten(1).mean(1) / size.float().square().mean()
+    return (drawn - wanted).float().square().flatten(1).mean(1) / size.float().square().mean()
 
 
 def _augmented(x: Tensor, augment: Augment | None, training: bool) -> Tensor:

@@ -102,13 +102,13 @@ def search_space(texts: Sequence[str] | None) -> dict[str, list[float]] | None:
     """
     if not texts:
         return None
-    found = {}
+    space = {}
     for text in texts:
         name, _, values = text.partition("=")
-        if name.strip() in found:
+        if name.strip() in space:
             raise ValueError(bad_argument("vary", "every setting once", repr(text)))
         try:
-            found[name.strip()] = [float(value) for value in values.split(",")]
+            space[name.strip()] = [float(value) for value in values.split(",")]
         except ValueError as error:
             raise ValueError(bad_argument("vary", "setting=number,number…", repr(text))) from error
-    return found
+    return space

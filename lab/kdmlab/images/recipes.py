@@ -221,10 +221,10 @@ SPACE: dict[str, tuple[int, ...]] = {
 
 def changed(recipe: R, values: Mapping[str, Any]) -> R:
     """The recipe with some of its values replaced; whole numbers stay whole."""
-    known = [field.name for field in fields(recipe)]
-    unknown = [name for name in values if name not in known]
+    names = [field.name for field in fields(recipe)]
+    unknown = [name for name in values if name not in names]
     if unknown:
-        raise ValueError(bad_argument("vary", f"settings among {', '.join(known)}", ", ".join(unknown)))
+        raise ValueError(bad_argument("vary", f"settings among {', '.join(names)}", ", ".join(unknown)))
     return replace(recipe, **{name: _alike(recipe, name, value) for name, value in values.items()})
 
 

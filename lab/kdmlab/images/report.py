@@ -114,8 +114,8 @@ def _heads(rows: Sequence[Row]) -> list[str]:
             ours, theirs = (by_seed(rows, dataset, model) for model in (one, other))
             differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
             if differences:
-                found = Mean.of(differences)
-                lines.append([dataset, _LABELS[one], _LABELS[other], str(found.n), found.text])
+                difference = Mean.of(differences)
+                lines.append([dataset, _LABELS[one], _LABELS[other], str(difference.n), difference.text])
     if not lines:
         return []
     text = (

@@ -21,7 +21,9 @@ def search_table(rows: Sequence[Row], generated: Sequence[Row] = ()) -> Report:
         group = (row["dataset"], row["encoder"], row["model"], *_values(row["settings"], varying))
         groups.setdefault(group, []).append(row["validation_accuracy"])
     ranked = sorted(groups.items(), key=lambda item: (*item[0][:3], -Mean.of(item[1]).mean))
-    cells = [[*map(str, group), str(len(found)), Mean.of(found).text] for group, found in ranked]
+    cells = [
+        [*map(str, group), str(len(accuracies)), Mean.of(accuracies).text] for group, accuracies in ranked
+    ]
     notes = [
         "A tenth of the training images is held out; the test images were not looked at.",
         *_grids(rows),
@@ -40,14 +42,14 @@ def _grids(rows: Sequence[Row]) -> list[str]:
             cell = row["settings"]["components"], row["settings"]["latent"]
             cells = groups.setdefault((row["dataset"], key_name(others)), {})
             cells.setdefault(cell, []).append(row["validation_accuracy"])
-    found = ["## The KDM alone by number of components m and latent dimension e"]
+    sections = ["## The KDM alone by number of components m and latent dimension e"]
     for (dataset, _), cells in groups.items():
         ms, es = (sorted({cell[i] for cell in cells}) for i in (0, 1))
         if len(ms) > 1 and len(es) > 1:
             header = [dataset, *(f"e = {e}" for e in es)]
             lines = [[f"m = {m}", *(_cell(cells.get((m, e), [])) for e in es)] for m in ms]
-            found.append(markdown_table(header, lines))
-    return found if len(found) > 1 else []
+            sections.append(markdown_table(header, lines))
+    return sections if len(sections) > 1 else []
 
 
 def _cell(accuracies: Sequence[float]) -> str:

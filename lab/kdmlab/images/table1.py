@@ -54,7 +54,7 @@ def run(
         for d, e in product(plan.datasets, plan.encoders)
         for seed in range(len(plan.jobs(d, e)))
     ]
-    # By seed: where the command is killed, some runs of all data sets are complete.
+    # Sorted by seed, so that a killed command leaves complete runs of all data sets.
     runs.sort(key=lambda jobs: max(job.seed for job in jobs.values()))
     jobs = [job for run in runs for job in run.values()]
     tasks, generations = [task for run in runs for task in _chain(run)], list[Task]()
@@ -120,13 +120,13 @@ def _linked(jobs: Mapping[Model, Job]) -> list[Task]:
 def _generation_tasks(jobs: Sequence[Job], output: Path, runs: int) -> list[Task]:
     """The judge of every data set, then run by run the KDM and what draws."""
     samples = output / "table1-samples"
-    found = [
+    made = [
         GenerationJob(job, DECODER_RECIPES[job.dataset], samples if job.seed == 0 else None)
         for job in sorted(jobs, key=lambda job: job.seed)
         if job.encoder == "paper" and job.seed < runs
     ]
-    judges = [Task(job.key("judge"), partial(generate, job, "judge")) for job in found if not job.run.seed]
-    return [*judges, *(task for job in found for task in _drawing(job))]
+    judges = [Task(job.key("judge"), partial(generate, job, "judge")) for job in made if not job.run.seed]
+    return [*judges, *(task for job in made for task in _drawing(job))]
 
 
 def _drawing(job: GenerationJob) -> list[Task]:

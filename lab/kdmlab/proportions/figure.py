@@ -33,10 +33,10 @@ def save_figure(rows: Sequence[Row], path: Path) -> Path:
     """Plots every method's means with their 99 % intervals, one panel per data set and interval."""
     import matplotlib.pyplot as plt
 
-    found = means(rows)
+    scores = means(rows)
     figure, axes = plt.subplots(1, 4, figsize=(14, 4.5), layout="constrained", sharey=True)
     for ax, group in zip(axes, PAPER, strict=True):
-        _panel(ax, group, found)
+        _panel(ax, group, scores)
     axes[0].set_ylabel("AUC on test rows")
     axes[0].set_ylim(bottom=max(_LOWEST, axes[0].get_ylim()[0]))
     handles, labels = axes[0].get_legend_handles_labels()
@@ -48,14 +48,14 @@ def save_figure(rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def _panel(ax: Any, group: tuple[str, Interval], found: Means) -> None:
+def _panel(ax: Any, group: tuple[str, Interval], scores: Means) -> None:
     name, (low, high) = group
     for method, line in (("KDM", ":"), ("LMMCM", "--")):
         values = [PAPER[group][method][size] for size in BAG_SIZES]
         ax.plot(BAG_SIZES, values, line, color="#444444", linewidth=1, label=f"{method}, paper")
     for place, method in enumerate(METHODS):
-        there = [size for size in BAG_SIZES if (method, (name, (low, high), size)) in found]
-        cells = [found[method, (name, (low, high), size)] for size in there]
+        there = [size for size in BAG_SIZES if (method, (name, (low, high), size)) in scores]
+        cells = [scores[method, (name, (low, high), size)] for size in there]
         if not cells:
             continue
         color, marker = _STYLES[method]

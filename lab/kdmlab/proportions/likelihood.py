@@ -23,8 +23,8 @@ def split_rows(tensors: tuple[Tensor, ...], fraction: float, seed: int) -> tuple
     rows = Rows(tensors)
     if fraction * len(rows) < _FEWEST_VALIDATION:
         return rows, None
-    keep, held = train_test_split(torch.arange(len(rows)).numpy(), test_size=fraction, random_state=seed)
-    return tuple(Rows(tuple(tensor[index] for tensor in tensors)) for index in (keep, held))  # type: ignore[return-value]
+    keep, held_out = train_test_split(torch.arange(len(rows)).numpy(), test_size=fraction, random_state=seed)
+    return tuple(Rows(tuple(tensor[index] for tensor in tensors)) for index in (keep, held_out))  # type: ignore[return-value]
 
 
 class BaggedRows:
@@ -236,8 +236,8 @@ def _log_pmf(q: Float[Tensor, "b l"], counts: Int[Tensor, " b"]) -> Float[Tensor
             groups=groups,
         )
         pmf = product.reshape(b, first.shape[1], -1)
-    found: Tensor = pmf[:, 0].gather(1, counts.unsqueeze(1)).squeeze(1)
-    return found.clamp_min(torch.finfo(found.dtype).tiny).log()
+    mass: Tensor = pmf[:, 0].gather(1, counts.unsqueeze(1)).squeeze(1)
+    return mass.clamp_min(torch.finfo(mass.dtype).tiny).log()
 
 
 def _log_binomial(n: Int[Tensor, " b"], k: Int[Tensor, " b"], like: Tensor) -> Float[Tensor, " b"]:

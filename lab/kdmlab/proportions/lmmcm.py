@@ -95,9 +95,9 @@ class LMMCM:
         """Loss coefficients of the bags to learn from and of those held out, for every fold that has any."""
         order = np.random.default_rng(self.random_state).permutation(len(share))
         pairs = []
-        for held in np.array_split(order, self.folds):
-            kept = np.setdiff1d(order, held)
-            both = coefficients(bags, share, kept), coefficients(bags, share, held)
+        for held_out in np.array_split(order, self.folds):
+            kept = np.setdiff1d(order, held_out)
+            both = coefficients(bags, share, kept), coefficients(bags, share, held_out)
             if all(np.any(part) for part in both):
                 pairs.append(both)
         return pairs
@@ -109,8 +109,8 @@ class LMMCM:
         count = len(self.penalties)
         train = [kept for kept, _ in folds for _ in range(count)]
         solutions = self._solve(factor, train, list(self.penalties) * len(folds))
-        held = self._stacked([held for _, held in folds for _ in range(count)])
-        losses = _loss(factor @ solutions, held).reshape(len(folds), count).mean(0)
+        held_out = self._stacked([held_out for _, held_out in folds for _ in range(count)])
+        losses = _loss(factor @ solutions, held_out).reshape(len(folds), count).mean(0)
         return torch.where(torch.isfinite(losses), losses, torch.inf).cpu().numpy()
 
     def _solve(self, factor: Tensor, columns: list[Array], penalties: list[float]) -> Float[Tensor, "n c"]:
@@ -132,8 +132,8 @@ def _minimum(factor: Float[Tensor, "n n"], weights: Float[Tensor, "2 n"], penalt
         return float(value), (factor.mT @ _slope(f, weights) + 2 * penalty * a).cpu().numpy()
 
     start = np.zeros(len(factor))
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=_LBFGS)
-    return torch.from_numpy(found.x).to(factor)
+    minimum = minimize(objective, start, jac=True, method="L-BFGS-B", options=_LBFGS)
+    return torch.from_numpy(minimum.x).to(factor)
 
 
 def coefficients(bags: Array, share: Array, chosen: Array) -> Array:

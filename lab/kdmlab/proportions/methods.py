@@ -141,7 +141,7 @@ def two_phases(
         batch_size: rows per step; whole bags where counts are learned from.
         device: where to compute.
     """
-    ids, held = split_rows((torch.arange(len(training.share)),), 0.1, seed)
+    ids, held_out = split_rows((torch.arange(len(training.share)),), 0.1, seed)
     labels = Labels(encoder, make_linear(LATENT, 2, torch.Generator().manual_seed(seed)))
     bags = BaggedRows(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
     shares = torch.from_numpy(training.proportions).float()
@@ -155,7 +155,7 @@ def two_phases(
 
     def learn(objective: nn.Module, prepare: Callable[[Rows], Rows], size: int, rate: float) -> None:
         options = FitOptions(batch_size=size, learning_rate=rate, **settings)
-        fit(objective, prepare(ids), None if held is None else prepare(held), options=options)
+        fit(objective, prepare(ids), None if held_out is None else prepare(held_out), options=options)
 
     by_row = partial(_rows_with_proportions, bags, shares)
     learn(RowLikelihood(labels, prior), by_row, batch_size, RATES[0])

@@ -68,23 +68,23 @@ def means(rows: Sequence[Row]) -> Means:
         low, high = row["interval"]
         cell = (row["dataset"], (float(low), float(high)), row["bag_size"])
         values.setdefault((row["method"], cell), []).append(row["auc"])
-    return {key: Mean.of(found) for key, found in values.items()}
+    return {key: Mean.of(accuracies) for key, accuracies in values.items()}
 
 
 def report(rows: Sequence[Row]) -> Report:
     """Ours and the paper's numbers side by side, and which claims hold."""
-    found = means(rows)
-    measured = {method for method, _ in found}
-    table = [line for group in PAPER for line in _group(group, found)]
-    refined = list(_refined_claims(rows, found))
+    scores = means(rows)
+    measured = {method for method, _ in scores}
+    table = [line for group in PAPER for line in _group(group, scores)]
+    refined = list(_refined_claims(rows, scores))
     notes = (
         "AUC on all test rows, mean ± 99 % t-interval over the trials of a cell; every method sees the same "
         f"bags. An asterisk: `{LEADING}` is at least the paper's better number and our LMMCM's.",
         markdown_table(
             ["what", "target", "measured", "met", "missed cells"],
-            [*claims(found), *refined],
+            [*claims(scores), *refined],
         ),
-        _pairs(rows, found),
+        _pairs(rows, scores),
         _NONE_FOUND if any(claim[3] == "no" for claim in refined) else "",
         "\n".join(f"- `{name}`: {words}." for name, words in _DESCRIPTIONS.items() if name in measured),
         _CHOICE,
@@ -96,7 +96,7 @@ def report(rows: Sequence[Row]) -> Report:
     return Report("Table 2: learning with label proportions", header, table, kept)
 
 
-def _group(group: tuple[str, Interval], found: Means) -> list[list[str]]:
+def _group(group: tuple[str, Interval], scores: Means) -> list[list[str]]:
     dataset, (low, high) = group
     name = f"{dataset} [{low:g}, {high:g}]"
     lines = [
@@ -108,74 +108,74 @@ def _group(group: tuple[str, Interval], found: Means) -> list[list[str]]:
         for method in ("LMMCM", "KDM")
     ]
     for method in METHODS:
-        cells = [_text(method, (*group, size), found) for size in BAG_SIZES]
+        cells = [_text(method, (*group, size), scores) for size in BAG_SIZES]
         if any(cells):
             lines.append([name, method, *cells])
     return lines
 
 
-def _text(method: str, cell: Cell, found: Means) -> str:
-    if (method, cell) not in found:
+def _text(method: str, cell: Cell, scores: Means) -> str:
+    if (method, cell) not in scores:
         return ""
-    return found[method, cell].text + ("*" if method == LEADING and leads(cell, found) else "")
+    return scores[method, cell].text + ("*" if method == LEADING and leads(cell, scores) else "")
 
 
-def leads(cell: Cell, found: Means) -> bool:
+def leads(cell: Cell, scores: Means) -> bool:
     """Whether the leading row is at least the paper's better number and our own LMMCM, where that was run."""
     dataset, interval, size = cell
     bar = [numbers[size] for numbers in PAPER[dataset, interval].values()]
-    own = found.get(("lmmcm", cell))
-    return found[LEADING, cell].mean >= max(bar + ([own.mean] if own is not None else []))
+    measured = scores.get(("lmmcm", cell))
+    return scores[LEADING, cell].mean >= max(bar + ([measured.mean] if measured is not None else []))
 
 
-def claims(found: Means) -> list[list[str]]:
+def claims(scores: Means) -> list[list[str]]:
     """Rows of a table: what, target, measured, whether the target is met, and the cells that miss it."""
-    return [*_leading_claims(found), *_kdm_claims(found), *_lmmcm_claims(found)]
+    return [*_leading_claims(scores), *_kdm_claims(scores), *_lmmcm_claims(scores)]
 
 
-def _leading_claims(found: Means) -> Iterator[list[str]]:
-    cells = _cells(LEADING, found)
+def _leading_claims(scores: Means) -> Iterator[list[str]]:
+    cells = _cells(LEADING, scores)
     if not cells:
         return
-    missed = [cell for cell in cells if not leads(cell, found)]
+    missed = [cell for cell in cells if not leads(cell, scores)]
     what = f"`{LEADING}` at least the paper's LMMCM and KDM and our LMMCM"
     yield _counted(what, cells, missed, least=len(cells))
-    lowest = [found[LEADING, cell].least for cell in cells]
+    lowest = [scores[LEADING, cell].least for cell in cells]
     yield _cells_of(Claim(f"`{LEADING}`: its lowest trial", lowest, _TRIAL_LEAST, summary="minimum"))
-    small = [found[LEADING, cell].mean for cell in cells if cell[0] == "adult" and cell[2] == 8]
+    small = [scores[LEADING, cell].mean for cell in cells if cell[0] == "adult" and cell[2] == 8]
     if small:
         what = f"`{LEADING}`: Adult with bags of 8"
         yield _cells_of(Claim(what, small, _SIZE_8_LEAST, summary="minimum"))
 
 
-def _kdm_claims(found: Means) -> Iterator[list[str]]:
+def _kdm_claims(scores: Means) -> Iterator[list[str]]:
     """How many cells reach the paper's KDM; there is no target for its own loss."""
     for method, least in (("kdm", _KDM_CELLS), ("kdm-algorithm-4", None)):
-        cells = _cells(method, found)
+        cells = _cells(method, scores)
         if cells:
-            missed = [cell for cell in cells if found[method, cell].mean < _paper("KDM", cell)]
+            missed = [cell for cell in cells if scores[method, cell].mean < _paper("KDM", cell)]
             yield _counted(f"`{method}` at least the paper's KDM", cells, missed, least=least)
 
 
-def _refined_claims(rows: Sequence[Row], found: Means) -> Iterator[list[str]]:
+def _refined_claims(rows: Sequence[Row], scores: Means) -> Iterator[list[str]]:
     """Whether the second phase with a KDM is ahead of a dense head."""
-    cells = [cell for cell in _cells(REFINED, found) if (RIVAL, cell) in found]
+    cells = [cell for cell in _cells(REFINED, scores) if (RIVAL, cell) in scores]
     if not cells:
         return
-    behind = [cell for cell in cells if found[REFINED, cell].mean <= found[RIVAL, cell].mean]
+    behind = [cell for cell in cells if scores[REFINED, cell].mean <= scores[RIVAL, cell].mean]
     yield _counted(f"`{REFINED}` above `{RIVAL}`", cells, behind, least=_AHEAD_CELLS)
     difference = Mean.of(paired(rows, REFINED, RIVAL))
     what = f"`{REFINED}` less `{RIVAL}` (mean {difference.mean:.4f}), in standard errors"
     yield _cells_of(Claim(what, [difference.mean / difference.standard_error], _AHEAD_ERRORS), ".2f")
 
 
-def _pairs(rows: Sequence[Row], found: Means) -> str:
+def _pairs(rows: Sequence[Row], scores: Means) -> str:
     """Paired differences of the rows that were measured."""
     lines = []
     for first, second in _PAIRS:
-        cells = [cell for cell in _cells(first, found) if (second, cell) in found]
+        cells = [cell for cell in _cells(first, scores) if (second, cell) in scores]
         if cells:
-            ahead = sum(found[first, cell].mean > found[second, cell].mean for cell in cells)
+            ahead = sum(scores[first, cell].mean > scores[second, cell].mean for cell in cells)
             mean = Mean.of(paired(rows, first, second))
             numbers = [f"{ahead} of {len(cells)}", f"{mean.mean:+.4f}", f"{mean.standard_error:.4f}"]
             lines.append([f"`{first}` less `{second}`", *numbers])
@@ -197,17 +197,17 @@ def paired(rows: Sequence[Row], first: str, second: str) -> list[float]:
     return [ours[trial] - theirs[trial] for trial in ours if trial in theirs]
 
 
-def _lmmcm_claims(found: Means) -> Iterator[list[str]]:
+def _lmmcm_claims(scores: Means) -> Iterator[list[str]]:
     """How near our LMMCM is to the paper's; there is no target."""
     for name in ("lmmcm", "lmmcm-standardized"):
-        cells = _cells(name, found)
+        cells = _cells(name, scores)
         if cells:
-            far = [c for c in cells if abs(found[name, c].mean - _paper("LMMCM", c)) > _LMMCM_DISTANCE]
+            far = [c for c in cells if abs(scores[name, c].mean - _paper("LMMCM", c)) > _LMMCM_DISTANCE]
             yield _counted(f"`{name}` within {_LMMCM_DISTANCE} of the paper's LMMCM", cells, far)
 
 
-def _cells(method: str, found: Means) -> list[Cell]:
-    return [cell for cell in CELLS if (method, cell) in found]
+def _cells(method: str, scores: Means) -> list[Cell]:
+    return [cell for cell in CELLS if (method, cell) in scores]
 
 
 def _counted(

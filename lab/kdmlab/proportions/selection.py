@@ -68,7 +68,7 @@ def summarize(folder: Path) -> Report:
 def tasks(
     data_dir: Path, datasets: Sequence[str], bag_sizes: Sequence[int], methods: Sequence[str], device: str
 ) -> list[Task]:
-    found = []
+    every_task = []
     for method, dataset, interval, size in product(methods, datasets, INTERVALS, bag_sizes):
         for fold, choice in product(range(_FOLDS), choices(method, dataset, size)):
             key = {
@@ -80,16 +80,16 @@ def tasks(
                 "fold": fold,
             }
             trial = Trial(dataset, interval, size, 0)
-            found.append(Task(key, partial(held_out, trial, method, choice, fold, data_dir, device)))
-    return found
+            every_task.append(Task(key, partial(held_out, trial, method, choice, fold, data_dir, device)))
+    return every_task
 
 
 def choices(method: str, dataset: str, bag_size: int) -> list[dict[str, float]]:
     """Every combination of the grid, and what is compared beyond it."""
     grid = GRID[method]
-    found = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     further = FURTHER.get((method, dataset), ()) if bag_size == min(BAG_SIZES) else ()
-    return [*found, *further]
+    return [*combinations, *further]
 
 
 def held_out(
@@ -109,8 +109,8 @@ def split(training: TrainingBags, fold: int) -> tuple[TrainingBags, TrainingBags
     """Four fifths of the bags, and the others."""
     n = len(training.share)
     order = np.random.default_rng(fold).permutation(n)
-    held = np.isin(np.arange(n), order[: max(1, round(_HELD * n))])
-    return _some(training, ~held), _some(training, held)
+    held_out = np.isin(np.arange(n), order[: max(1, round(_HELD * n))])
+    return _some(training, ~held_out), _some(training, held_out)
 
 
 def _some(training: TrainingBags, wanted: Array) -> TrainingBags:
@@ -127,8 +127,10 @@ def loss(probs: Array, held_out: TrainingBags, prior: float) -> float:
 
 def current(rows: Sequence[Row]) -> list[Row]:
     """The lines whose choice is in the grid."""
-    known = [row for row in rows if row["method"] in GRID and row["bag_size"] in BAG_SIZES]
-    return [row for row in known if row["choice"] in choices(row["method"], row["dataset"], row["bag_size"])]
+    searched = [row for row in rows if row["method"] in GRID and row["bag_size"] in BAG_SIZES]
+    return [
+        row for row in searched if row["choice"] in choices(row["method"], row["dataset"], row["bag_size"])
+    ]
 
 
 def report(rows: Sequence[Row]) -> Report:

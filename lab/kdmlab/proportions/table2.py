@@ -73,7 +73,7 @@ def tasks(
     trials: int,
     device: str,
 ) -> list[Task]:
-    found = []
+    every_task = []
     for dataset, interval, size in product(datasets, INTERVALS, bag_sizes):
         for number, method in product(range(trials), methods):
             chosen_settings = settings(method, dataset, interval, size)
@@ -86,8 +86,8 @@ def tasks(
                 "settings": chosen_settings,
             }
             trial = Trial(dataset, interval, size, number)
-            found.append(Task(key, partial(measure, trial, method, chosen_settings, data_dir, device)))
-    return found
+            every_task.append(Task(key, partial(measure, trial, method, chosen_settings, data_dir, device)))
+    return every_task
 
 
 def current(rows: Sequence[Row]) -> list[Row]:

@@ -56,12 +56,14 @@ class CrossFitting(nn.Module):
         assert isinstance(ensemble, MLPEnsemble)
         return ensemble
 
-    def forward(self, x: Float[Tensor, "n d"], y: Tensor, held: Bool[Tensor, "n k"]) -> Float[Tensor, " n"]:
+    def forward(
+        self, x: Float[Tensor, "n d"], y: Tensor, held_out: Bool[Tensor, "n k"]
+    ) -> Float[Tensor, " n"]:
         if not self.training:
-            return self.loss(mean_over(self.averaged(x), held), y)
+            return self.loss(mean_over(self.averaged(x), held_out), y)
         self.average.update_parameters(self.ensemble)
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
-        return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
+        return mean_over(losses.unsqueeze(-1), ~held_out).squeeze(-1)
 
 
 def _move_averages(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
@@ -150,10 +152,10 @@ def committee_residuals(
     assert isinstance(trend, Trend)
     answers = trend.ensemble(trend.x(X).float())
     n, n_members = answers.shape[:2]
-    held = held_out(n, n_members, fit_seed(model.random_state))
-    residuals = trend.y(y).float() - mean_over(answers, held)
+    is_held_out = held_out(n, n_members, fit_seed(model.random_state))
+    residuals = trend.y(y).float() - mean_over(answers, is_held_out)
     share = _typical_share(residuals)
-    variance = _held_out_variance(answers, held, share)
+    variance = _held_out_variance(answers, is_held_out, share)
     if not torch.allclose(variance.float(), trend.typical_variance, rtol=1e-4):
         raise RuntimeError("KDMRegressor holds out other rows than kdmlab.regression.cross_fit")
     kept = _kept(residuals, variance * (1 / HOLDERS - 1 / n_members), share)
@@ -177,10 +179,10 @@ def _typical_share(residuals: Float[Tensor, "n 1"]) -> Float[Tensor, " n"]:
 
 
 def _held_out_variance(
-    answers: Float[Tensor, "n k 1"], held: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
+    answers: Float[Tensor, "n k 1"], is_held_out: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
 ) -> Float[Tensor, " 1"]:
     """The variance between the members that hold out a row, mean over rows."""
-    deviations = mean_over((answers - mean_over(answers, held).unsqueeze(1)).square(), held)
+    deviations = mean_over((answers - mean_over(answers, is_held_out).unsqueeze(1)).square(), is_held_out)
     return share @ deviations.double() * HOLDERS / (HOLDERS - 1)
 
 

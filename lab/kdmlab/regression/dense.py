@@ -17,7 +17,7 @@ from kdmlab.regression.data import Split
 from kdmlab.regression.scores import Mixtures
 
 MEMBERS, COMPONENTS = 8, 5
-# Where components start: their standard deviation, relative to that of the residuals.
+# Standard deviation of the first components, relative to that of the residuals.
 _FIRST_STD = 0.7
 
 

@@ -48,7 +48,7 @@ def deep_ensemble(split: Split, seed: int) -> Gaussians:
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)
         ensemble = MLPEnsemble([x.shape[1], *HIDDEN, 2], n_members=MEMBERS)
-    held = _some(len(x), 0.1, seed)
+    apart = _some(len(x), 0.1, seed)
     options = FitOptions(
         max_epochs=300,
         batch_size=max(64, min(512, len(x) // 32)),
@@ -58,7 +58,12 @@ def deep_ensemble(split: Split, seed: int) -> Gaussians:
         seed=seed,
         device="cpu",
     )
-    fit(GaussianLikelihood(ensemble), Rows((x[~held], y[~held])), Rows((x[held], y[held])), options=options)
+    fit(
+        GaussianLikelihood(ensemble),
+        Rows((x[~apart], y[~apart])),
+        Rows((x[apart], y[apart])),
+        options=options,
+    )
     with torch.no_grad():
         answers, variances = moments(ensemble(torch.from_numpy(of_x.transform(split.X_test)).float()))
     variance = variances.mean(1) + answers.var(1, unbiased=False)

@@ -44,10 +44,10 @@ def _exact(X: Array, y: Array, X_test: Array, seed: int) -> tuple[Array, Array]:
 
 
 def _lbfgs(objective: Any, start: Array, bounds: Array) -> tuple[Array, float]:
-    found = minimize(
+    minimum = minimize(
         objective, start, method="L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": ITERATIONS}
     )
-    return found.x, found.fun
+    return minimum.x, minimum.fun
 
 
 def _sparse(X: Array, y: Array, X_test: Array, seed: int) -> tuple[Array, Array]:

@@ -110,12 +110,12 @@ def _claims(rows: Sequence[Row], dataset: str) -> list[tuple[Claim, str]]:
     """The claims about the KDM on one set, each with the best published number."""
     target = TARGETS[dataset]
     rmse, nll = (min(column[dataset][i] for column in PUBLISHED.values()) for i in (0, 1))
-    found = {what: values(rows, dataset, "kdm", what) for what in ("nll", "rmse", "coverage90")}
-    worst = [_above_median(found["nll"])]
+    scores = {what: values(rows, dataset, "kdm", what) for what in ("nll", "rmse", "coverage90")}
+    worst = [_above_median(scores["nll"])]
     return [
-        (Claim("NLL", found["nll"], most=target.nll), f"{nll:g}"),
-        (Claim("RMSE", found["rmse"], most=target.rmse), f"{rmse:g}"),
-        (Claim("coverage", found["coverage90"], *target.coverage), ""),
+        (Claim("NLL", scores["nll"], most=target.nll), f"{nll:g}"),
+        (Claim("RMSE", scores["rmse"], most=target.rmse), f"{rmse:g}"),
+        (Claim("coverage", scores["coverage90"], *target.coverage), ""),
         (Claim("worst split − median, NLL", worst, most=WORST_SPLIT), ""),
     ]
 

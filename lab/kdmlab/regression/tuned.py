@@ -48,8 +48,10 @@ def tuned_process(split: Split, seed: int, *, device: str = "cpu") -> Gaussians:
     )
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(device)
     few, some = order[:COMPARED_ROWS], order[:LEARNING_ROWS]
-    found = [_maximized(x[few], y[few], k, _first(x, start)) for k in KERNELS.values() for start in STARTS]
-    _, kernel, point = min(found, key=lambda each: each[0])
+    candidates = [
+        _maximized(x[few], y[few], k, _first(x, start)) for k in KERNELS.values() for start in STARTS
+    ]
+    _, kernel, point = min(candidates, key=lambda each: each[0])
     _, _, point = _maximized(x[some], y[some], kernel, point)
     answers, variance = conditioned(x, y, x_test, kernel, torch.from_numpy(point).to(x))
     return Gaussians(mean + std * answers, std * np.sqrt(variance))
@@ -65,7 +67,7 @@ def _maximized(
     """Least −log p(y|x) over log length scales, log amplitude and log noise variance, and where it lies."""
     d = x.shape[1]
     bounds = [(math.log(0.05), math.log(1e3))] * d + [(math.log(1e-2), math.log(1e3)), (math.log(1e-6), 1.0)]
-    found = minimize(
+    minimum = minimize(
         lambda point: negative_log_likelihood(x, y, kernel, point),
         first,
         jac=True,
@@ -73,7 +75,7 @@ def _maximized(
         bounds=bounds,
         options={"maxiter": ITERATIONS},
     )
-    return float(found.fun), kernel, found.x
+    return float(minimum.fun), kernel, minimum.x
 
 
 def negative_log_likelihood(
@@ -113,8 +115,8 @@ def conditioned(
     for part in x_test.split(_ROWS):
         cross = _covariance(x, part, kernel, theta)
         means.append((cross.mT @ alpha).squeeze(1))
-        known = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum(0)
-        variances.append(theta[-2].exp() + theta[-1].exp() - known)
+        explained = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum(0)
+        variances.append(theta[-2].exp() + theta[-1].exp() - explained)
     return torch.cat(means).cpu().numpy(), torch.cat(variances).clamp_min(1e-12).cpu().numpy()
 
 
@@ -129,11 +131,13 @@ def tuned_ngboost(split: Split, seed: int) -> Gaussians:
     from ngboost import NGBRegressor
 
     order = np.random.default_rng(seed).permutation(len(split.y))
-    held, kept = np.split(order, [max(1, round(HELD * len(order)))])
+    held_out, kept = np.split(order, [max(1, round(HELD * len(order)))])
     tried = []
     for depth in DEPTHS:
         model = NGBRegressor(**_options(depth, TREES, seed))
-        model.fit(split.X[kept], split.y[kept], split.X[held], split.y[held], early_stopping_rounds=PATIENCE)
+        model.fit(
+            split.X[kept], split.y[kept], split.X[held_out], split.y[held_out], early_stopping_rounds=PATIENCE
+        )
         tried.append((float(model.evals_result["val"]["LOGSCORE"][model.best_val_loss_itr]), depth, model))
     _, depth, best = min(tried, key=lambda each: each[0])
     final = NGBRegressor(**_options(depth, best.best_val_loss_itr + 1, seed)).fit(split.X, split.y)

@@ -39,9 +39,9 @@ def interval_scores(table: KDMTable, test: Mapping[str, Array]) -> dict[str, Any
         true = np.asarray(some[name], np.float64)
         slack = 1e-6 * np.abs(true)  # ends of intervals are computed in single precision
         inside = (low <= true + slack) & (true - slack <= high)
-        held = table.interval_probability(rest, name, COVERAGE)
-        coverage[name], claimed[name] = float(np.mean(inside)), float(np.mean(held))
-        others.append(np.stack([inside, held])[:, (low < high) | (held < COVERAGE)])
+        probability = table.interval_probability(rest, name, COVERAGE)
+        coverage[name], claimed[name] = float(np.mean(inside)), float(np.mean(probability))
+        others.append(np.stack([inside, probability])[:, (low < high) | (probability < COVERAGE)])
         width[name] = float(np.mean(high - low) / (np.std(true) or 1.0))
         cells[name] = len(true)
     weights = list(cells.values())
@@ -77,10 +77,10 @@ def query_times(table: KDMTable, train: Mapping[str, Array], seed: int) -> dict[
         _ask(table, target, given, kind)
         if i >= _WARM_UP:
             times[kind].append(1000 * (time.perf_counter() - start))
-    found = {"query": [*times["levels"], *times["numbers"]], **times}
+    seconds = {"query": [*times["levels"], *times["numbers"]], **times}
     return {
         f"{name}_ms_p{q}": float(np.percentile(values, q))
-        for name, values in found.items()
+        for name, values in seconds.items()
         for q in (50, 95)
         if values
     }
@@ -95,12 +95,12 @@ def _questions(
     table: KDMTable, train: Mapping[str, Array], seed: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     rng = np.random.default_rng(seed)
-    known = take(train, ~np.any([is_missing(column) for column in train.values()], axis=0))
-    names = [name for name in known if name in table.columns_]
+    complete = take(train, ~np.any([is_missing(column) for column in train.values()], axis=0))
+    names = [name for name in complete if name in table.columns_]
     for _ in range(QUESTIONS + _WARM_UP):
-        row = int(rng.integers(count(known)))
+        row = int(rng.integers(count(complete)))
         target, *others = rng.permutation(names)[: rng.integers(2, min(5, len(names)) + 1)]
-        yield str(target), {str(name): _condition(known[name], row, rng) for name in others}
+        yield str(target), {str(name): _condition(complete[name], row, rng) for name in others}
 
 
 def _condition(column: Array, row: int, rng: np.random.Generator) -> Any:

@@ -71,21 +71,21 @@ def paired(rows: Sequence[Row], what: str, first: dict[str, str], second: dict[s
 
 def mean_ranks(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
     """The mean rank over NRMSE and accuracy (means over seeds) by table and method; 1 is best."""
-    found: dict[tuple[str, str], list[float]] = {}
+    ranks_of: dict[tuple[str, str], list[float]] = {}
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         for what, sign in (("nrmse", 1), ("accuracy", -1)):
             means = _by_method(rows, dataset, what)
             for method, mean in means.items():
                 better = sum(sign * other < sign * mean for other in means.values())
                 equal = sum(other == mean for other in means.values())
-                found.setdefault((dataset, method), []).append(better + (equal + 1) / 2)
-    return {subject: float(np.mean(ranks)) for subject, ranks in found.items()}
+                ranks_of.setdefault((dataset, method), []).append(better + (equal + 1) / 2)
+    return {subject: float(np.mean(ranks)) for subject, ranks in ranks_of.items()}
 
 
 def _by_method(rows: Sequence[Row], dataset: str, what: str) -> dict[str, float]:
     names = dict.fromkeys(row["method"] for row in rows if row["dataset"] == dataset)
-    found = {name: values(rows, what, dataset=dataset, method=name) for name in names}
-    return {name: Mean.of(numbers).mean for name, numbers in found.items() if numbers}
+    scores = {name: values(rows, what, dataset=dataset, method=name) for name in names}
+    return {name: Mean.of(numbers).mean for name, numbers in scores.items() if numbers}
 
 
 # ---- claims
@@ -111,9 +111,9 @@ def claims(every: Sequence[Row], dataset: str, target: Target) -> list[Claim]:
     mine = {"dataset": dataset, "method": methods.KDM}
 
     def claim(
-        what: str, found: Sequence[float], least: float | None = None, most: float | None = None
+        what: str, scores: Sequence[float], least: float | None = None, most: float | None = None
     ) -> Claim:
-        return Claim(what, found, least, most, runs=SEEDS)
+        return Claim(what, scores, least, most, runs=SEEDS)
 
     def gap(what: str, part: str, method: str, other: str) -> list[float]:
         part_of = {"part": part, "dataset": dataset}
@@ -123,8 +123,8 @@ def claims(every: Sequence[Row], dataset: str, target: Target) -> list[Claim]:
         values(rows, f"c2st_xgb{end}", part="generation", **mine) for end in ("", "_test", "_as_many")
     )
 
-    held = [row for row in rows if row["part"] == "intervals"]
-    claimed = [row["coverage"] - row["claimed"] for row in select(held, **mine) if "claimed" in row]
+    intervals = [row for row in rows if row["part"] == "intervals"]
+    claimed = [row["coverage"] - row["claimed"] for row in select(intervals, **mine) if "claimed" in row]
 
     def seconds(device: str) -> list[float]:
         """Seconds of fits that had the machine for themselves."""
@@ -147,9 +147,9 @@ def claims(every: Sequence[Row], dataset: str, target: Target) -> list[Claim]:
         ),
         claim("the same, target named", gap("auc", "prediction", methods.TARGETS, BOOSTING), least=-0.01),
         *_imputation_claims(rows, dataset),
-        claim("coverage of 90 % intervals", values(held, "coverage", **mine), 0.87, 0.93),
+        claim("coverage of 90 % intervals", values(intervals, "coverage", **mine), 0.87, 0.93),
         claim("the same, less what they claim", claimed, -0.03, 0.03),
-        claim("the same, no value with 90 %", values(held, "coverage_other", **mine), 0.87, 0.93),
+        claim("the same, no value with 90 %", values(intervals, "coverage_other", **mine), 0.87, 0.93),
         claim("ms of a question, 95 %", values(every, "query_ms_p95", part="queries", **mine), most=20),
     ]
 
@@ -160,11 +160,13 @@ def _imputation_claims(rows: Sequence[Row], dataset: str) -> list[Claim]:
     if methods.KDM not in ranks:
         return [Claim("imputation", [])]
     best = min(rank for method, rank in ranks.items() if method != methods.KDM) if len(ranks) > 1 else 0.0
-    found = [Claim("imputation: mean rank less that of the best peer", [ranks[methods.KDM] - best], most=0)]
+    every_claim = [
+        Claim("imputation: mean rank less that of the best peer", [ranks[methods.KDM] - best], most=0)
+    ]
     for what, sign in (("nrmse", 1), ("accuracy", -1)):
         means = _by_method(some, dataset, what)
         if methods.KDM in means:
             leader = min(means.values(), key=lambda mean: sign * mean)
             worse = sign * (means[methods.KDM] / leader - 1) if leader else 0.0
-            found.append(Claim(f"imputation: {what}, share worse than the best", [worse], most=0.03))
-    return found
+            every_claim.append(Claim(f"imputation: {what}, share worse than the best", [worse], most=0.03))
+    return every_claim

@@ -43,7 +43,7 @@ def dcr_share(
 
 def _events(*parts: Mapping[str, Array]) -> list[tuple[Tensor, Tensor]]:
     """For every part its numbers over their range among the real rows, and the indicators of its levels."""
-    found = []
+    events = []
     real = {name: np.concatenate([part[name] for part in parts[1:]]) for name in parts[0]}
     levels = {
         name: levels_of(*(part[name] for part in parts))
@@ -55,8 +55,8 @@ def _events(*parts: Mapping[str, Array]) -> list[tuple[Tensor, Tensor]]:
         indicators = [
             part[name][:, None] == np.array(levels[name], dtype=object) for name in part if name in levels
         ]
-        found.append((_matrix([column[:, None] for column in numbers], part), _matrix(indicators, part)))
-    return found
+        events.append((_matrix([column[:, None] for column in numbers], part), _matrix(indicators, part)))
+    return events
 
 
 def _matrix(columns: list[Array], part: Mapping[str, Array]) -> Tensor:
@@ -67,9 +67,9 @@ def _matrix(columns: list[Array], part: Mapping[str, Array]) -> Tensor:
 def _nearest(rows: tuple[Tensor, Tensor], real: tuple[Tensor, Tensor], block: int) -> Float[Tensor, " n"]:
     """The distance of every row to the nearest real row, in blocks of rows."""
     n_categories = rows[1].sum(1).max() if rows[1].shape[1] else torch.zeros(())
-    found = []
+    distances = []
     for numbers, levels in zip(rows[0].split(block), rows[1].split(block), strict=True):
         distance = torch.cdist(numbers, real[0], p=1)
         distance += 2 * (n_categories - levels @ real[1].T)
-        found.append(distance.min(1).values)
-    return torch.cat(found)
+        distances.append(distance.min(1).values)
+    return torch.cat(distances)

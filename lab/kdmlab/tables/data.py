@@ -116,9 +116,9 @@ def split(name: str, rows: Rows, target: str, codes: frozenset[str] = frozenset(
     """90 % of the rows to train, 10 % to test. Rows without a target are left out."""
     rows = take(rows, ~is_missing(rows[target]))
     order = np.random.default_rng(SPLIT_SEED).permutation(count(rows))
-    held = round(TEST_SHARE * len(order))
+    n_test = round(TEST_SHARE * len(order))
     return TableData(
-        name, take(rows, np.sort(order[held:])), take(rows, np.sort(order[:held])), target, codes
+        name, take(rows, np.sort(order[n_test:])), take(rows, np.sort(order[:n_test])), target, codes
     )
 
 

@@ -57,9 +57,11 @@ def c2st_sdmetrics(
     class Detection(ScikitLearnClassifierDetectionMetric):
         _get_classifier = staticmethod(xgboost_classifier)
 
-    known = {name: real[name] for name in synthetic}
+    real_columns = {name: real[name] for name in synthetic}
     with _numpy_seed(0):  # the metric shuffles by numpy's global generator
-        return float(Detection.compute(_published(complete(known), codes), _published(synthetic, codes)))
+        return float(
+            Detection.compute(_published(complete(real_columns), codes), _published(synthetic, codes))
+        )
 
 
 def _published(rows: Mapping[str, Array], codes: Collection[str]) -> Any:

@@ -100,22 +100,22 @@ def _write(fit: Fit, rows: Rows, target: str, folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
     if fit.method in methods.PEERS:
         draw = methods.PEERS[fit.method](rows, fit.seed)
-        found: dict[str, Any] = {}
+        measured: dict[str, Any] = {}
     else:
         named = {"targets": [target]} if fit.variant == "targets" else {}
         model = methods.table(fit.method, fit.seed, fit.device, **named).fit(rows)
         draw = model.sample
-        found = {"parameters": methods.count_parameters(model), "epochs": len(model.history_)}
-    found["fit_seconds"] = round(time.perf_counter() - start, 3)
+        measured = {"parameters": methods.count_parameters(model), "epochs": len(model.history_)}
+    measured["fit_seconds"] = round(time.perf_counter() - start, 3)
     if fit.method not in methods.PEERS and fit.variant != "half":  # of a half, only the rows are judged
         kdm.save(model, folder / "model.safetensors")
     if fit.variant in ("all", "half"):
         start = time.perf_counter()
         synthetic = draw(count(rows))
-        found["draw_seconds"] = round(time.perf_counter() - start, 3)
+        measured["draw_seconds"] = round(time.perf_counter() - start, 3)
         methods.check_rows(synthetic, count(rows))
         write_arrays(folder / "synthetic.npz", _stored(synthetic))
-    return {**found, "fitted_rows": count(rows)}
+    return {**measured, "fitted_rows": count(rows)}
 
 
 def remove(fit: Fit, work_dir: Path) -> None:
@@ -124,11 +124,11 @@ def remove(fit: Fit, work_dir: Path) -> None:
 
 def facts(folder: Path) -> dict[str, Any]:
     """The facts of a fit that a line of results records."""
-    found = json.loads((folder / "fit.json").read_text("utf-8"))
+    description = json.loads((folder / "fit.json").read_text("utf-8"))
     names = ("fit_seconds", "draw_seconds", "parameters", "epochs", "fitted_rows", "processes")
     return {
-        **{name: found[name] for name in names if name in found},
-        "fitted_on": {"machine": found["machine"], "versions": found["versions"]},
+        **{name: description[name] for name in names if name in description},
+        "fitted_on": {"machine": description["machine"], "versions": description["versions"]},
     }
 
 

@@ -41,8 +41,8 @@ def frames(*parts: Mapping[str, Array], leave_out: Sequence[str] = ()) -> list[p
 def levels_of(*columns: Array) -> list[str]:
     """The most frequent levels of some columns together, sorted."""
     cells = np.concatenate(columns)
-    found, counts = np.unique(cells[~is_missing(cells)].astype(str), return_counts=True)
-    return sorted(found[np.argsort(-counts, kind="stable")[:MOST_LEVELS]].tolist())
+    levels, counts = np.unique(cells[~is_missing(cells)].astype(str), return_counts=True)
+    return sorted(levels[np.argsort(-counts, kind="stable")[:MOST_LEVELS]].tolist())
 
 
 def _numbers(column: Array) -> Array:

@@ -74,8 +74,8 @@ def table_imputed(table: KDMTable, rows: Rows) -> Rows:
 
 def mean_and_mode(rows: Rows, seed: int) -> Rows:
     def fill(column: Array) -> Array:
-        known = column[~is_missing(column)]
-        value = _most_frequent(known) if column.dtype == object else float(known.mean())
+        observed = column[~is_missing(column)]
+        value = _most_frequent(observed) if column.dtype == object else float(observed.mean())
         return np.where(is_missing(column), value, column)
 
     return {name: fill(column) for name, column in rows.items()}
@@ -184,7 +184,7 @@ class Matrix:
 
     def rows(self, filled: Array) -> Rows:
         """Rows of a filled-in matrix: numbers in their units, of the indicators the largest one."""
-        found, start = {}, 0
+        columns, start = {}, 0
         for name, column in self.sources.items():
             width = len(self.levels[name]) - 1 if name in self.levels else 1
             part = filled[:, start : start + width]
@@ -193,9 +193,9 @@ class Matrix:
                 value = np.array(self.levels[name], dtype=object)[shares.argmax(axis=1)]
             else:
                 value = part[:, 0] * (np.nanstd(column) or 1.0) + np.nanmean(column)
-            found[name] = np.where(is_missing(column), value, column)
+            columns[name] = np.where(is_missing(column), value, column)
             start += width
-        return found
+        return columns
 
 
 def _frequent(column: Array) -> list[str]:
@@ -206,9 +206,9 @@ def _frequent(column: Array) -> list[str]:
 
 
 def _indicators(column: Array, levels: list[str]) -> Array:
-    found = (column[:, None] == np.array(levels[1:], dtype=object)).astype(np.float64)
-    found[is_missing(column)] = np.nan
-    return found
+    indicators = (column[:, None] == np.array(levels[1:], dtype=object)).astype(np.float64)
+    indicators[is_missing(column)] = np.nan
+    return indicators
 
 
 def _standardised(column: Array) -> Array:

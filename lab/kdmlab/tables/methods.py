@@ -74,8 +74,8 @@ Draw = Callable[[int], Rows]
 def independent(rows: Rows, seed: int) -> Draw:
     """Every column on its own, drawn from the training rows."""
     rng = np.random.default_rng(seed)
-    known = {name: column[~is_missing(column)] for name, column in rows.items()}
-    return lambda n: {name: rng.choice(column, n) for name, column in known.items()}
+    observed = {name: column[~is_missing(column)] for name, column in rows.items()}
+    return lambda n: {name: rng.choice(column, n) for name, column in observed.items()}
 
 
 def ctgan(rows: Rows, seed: int) -> Draw:
@@ -94,8 +94,8 @@ def _by_ctgan(model: Any, rows: Rows, seed: int) -> Draw:
     """Default settings; CTGAN's package takes no missing cell: such rows are left out."""
     import pandas as pd
 
-    known = ~np.any([is_missing(column) for column in rows.values()], axis=0)
-    frame = pd.DataFrame({name: column[known] for name, column in rows.items()})
+    complete = ~np.any([is_missing(column) for column in rows.values()], axis=0)
+    frame = pd.DataFrame({name: column[complete] for name, column in rows.items()})
     model.set_random_state(seed)
     model.fit(frame, [name for name, column in rows.items() if column.dtype == object])
 

@@ -73,8 +73,8 @@ class Job:
 
     def measure(self) -> dict[str, Any]:
         folder = self.prepare()
-        found = PARTS[self.part].measure(self, self.data().limited(self.rows), folder)
-        return {**found, **({} if folder is None else fits.facts(folder))}
+        measured = PARTS[self.part].measure(self, self.data().limited(self.rows), folder)
+        return {**measured, **({} if folder is None else fits.facts(folder))}
 
 
 # ---- measures

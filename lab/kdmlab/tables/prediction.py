@@ -57,8 +57,8 @@ def trained_auc(train: Mapping[str, Array], test: Mapping[str, Array], target: s
     have nothing to learn from: ½.
     """
     order = np.random.default_rng(seed).permutation(count(train))
-    held = round(_HELD_OUT * len(order))
-    parts = [take(train, order[held:]), take(train, order[:held]), test]
+    n_validation = round(_HELD_OUT * len(order))
+    parts = [take(train, order[n_validation:]), take(train, order[:n_validation]), test]
     x, x_held, x_test = frames(*parts, leave_out=[target])
     levels = sorted(set(parts[0][target]))
     if len(levels) < 2:
@@ -66,7 +66,7 @@ def trained_auc(train: Mapping[str, Array], test: Mapping[str, Array], target: s
     y = np.searchsorted(levels, parts[0][target].astype(str))
     best = max(
         _fits(x, y, x_held, x_test),
-        key=lambda found: auc(parts[1][target], found[0], levels),
+        key=lambda candidate: auc(parts[1][target], candidate[0], levels),
     )
     return auc(test[target], best[1], levels)
 

@@ -86,8 +86,8 @@ def section(rows: Sequence[Row], part: PartName) -> list[str]:
 
 
 def _place(part: PartName, method: str) -> int:
-    known = PARTS[part]
-    return [*known.methods, *known.more_methods].index(method)
+    measure = PARTS[part]
+    return [*measure.methods, *measure.more_methods].index(method)
 
 
 def _mean(numbers: Sequence[float], form: str) -> str:

@@ -93,11 +93,11 @@ def run(
 def tasks(jobs: Sequence[Job]) -> list[Task]:
     """A task waits for the first one that makes the same fit."""
     makers: dict[Any, Any] = {}
-    found = []
+    every_task = []
     for job in jobs:
         first = makers.setdefault(job.fit, job.key) if job.fit is not None else job.key
-        found.append(Task(job.key, job.measure, after=None if first == job.key else first))
-    return found
+        every_task.append(Task(job.key, job.measure, after=None if first == job.key else first))
+    return every_task
 
 
 def _make_fits(jobs: Sequence[Job], work_dir: Path, verbose: bool) -> Report:
@@ -105,8 +105,8 @@ def _make_fits(jobs: Sequence[Job], work_dir: Path, verbose: bool) -> Report:
     wanted = {job.fit: job for job in jobs if job.fit is not None}
     rows = []
     for fit, job in tqdm(wanted.items(), desc="fits", unit="fit", disable=not verbose):
-        found = fits.facts(fits.make(fit, job.data(), work_dir))
-        rows.append([fit.folder(work_dir).name, f"{found['fit_seconds']:.1f}"])
+        facts = fits.facts(fits.make(fit, job.data(), work_dir))
+        rows.append([fit.folder(work_dir).name, f"{facts['fit_seconds']:.1f}"])
     return Report("Fits", ["fit", "s"], rows)
 
 
@@ -132,7 +132,7 @@ def _methods(part: PartName, wanted: Sequence[str]) -> Sequence[str]:
     """The methods of a part that are wanted; those of other parts are skipped."""
     every = [name for each in PARTS.values() for name in (*each.methods, *each.more_methods)]
     some_of("method", wanted, list(dict.fromkeys(every)))
-    known = PARTS[part]
-    return [name for name in (*known.methods, *known.more_methods) if name in wanted] or (
-        () if wanted else known.methods
+    measure = PARTS[part]
+    return [name for name in (*measure.methods, *measure.more_methods) if name in wanted] or (
+        () if wanted else measure.methods
     )

@@ -32,9 +32,16 @@ from kdmlab.images.objectives import (
     distillation_targets,
 )
 from kdmlab.images.phases import Setting, kdm_latents, train_decoder, vae_latents
-from kdmlab.images.recipes import DATASETS, RECIPES, DecoderRecipe, changed, settings_of_phase
+from kdmlab.images.recipes import DATASETS, RECIPES, DecoderRecipe, Recipe, changed, settings_of_phase
 from kdmlab.images.residual import residual_encoder
 from kdmlab.images.vae import ConditionalVAE, NegativeELBO
+
+
+def initialized_layer(recipe: Recipe) -> JointLayer:
+    """The KDM of a recipe, with random latents as components."""
+    z, y = torch.randn(recipe.components, recipe.latent), torch.arange(recipe.components) % 10
+    return make_layer(recipe).initialize(z, y)
+
 
 # ---- architectures
 
@@ -141,7 +148,7 @@ def test_encoder_pays_for_what_it_has_lost(objective: str, weight: float) -> Non
     if objective == "dense":
         paying, other = Dense(start, recipe, None), Dense(start, free, None)
     else:
-        kdm = KDMModel(start.encoder, make_layer(recipe))
+        kdm = KDMModel(start.encoder, initialized_layer(recipe))
         paying, other = (Discriminative(kdm, start, r, None) for r in (recipe, free))
     paid = (paying.eval()(x, y) - other.eval()(x, y)).mean().item()
     assert paid == pytest.approx(weight, rel=1e-4, abs=1e-6)
@@ -193,7 +200,7 @@ def decayed(objective: nn.Module, *tensors: torch.Tensor) -> set[str]:
 
 def test_weight_decay_is_for_networks_alone() -> None:
     recipe = changed(RECIPES["digits", "paper"], {"layout_weight": 0.3})
-    encoder, layer = paper_encoder(Shape(1, 8), recipe.latent), make_layer(recipe)
+    encoder, layer = paper_encoder(Shape(1, 8), recipe.latent), initialized_layer(recipe)
     dense = DenseModel(encoder, make_head(recipe), make_layout(Shape(1, 8), recipe))
     maps = {name for name, p in dense.named_parameters() if p.ndim > 1}
     x, y = torch.randint(0, 256, (12, 1, 8, 8), dtype=torch.uint8), torch.arange(12) % 10
@@ -208,7 +215,7 @@ def test_weight_decay_is_for_networks_alone() -> None:
 @torch.no_grad()
 def test_steps_of_all_objectives_can_be_replayed() -> None:
     recipe, shape = RECIPES["digits", "paper"], Shape(1, 8)
-    encoder, layer = paper_encoder(shape, recipe.latent), make_layer(recipe)
+    encoder, layer = paper_encoder(shape, recipe.latent), initialized_layer(recipe)
     dense = DenseModel(encoder, make_head(recipe), make_layout(shape, recipe))
     kdm, decoder = KDMModel(encoder, layer), paper_decoder(shape, recipe.latent)
     for objective in (
@@ -343,7 +350,7 @@ def test_latents_of_a_vae_are_its_posterior() -> None:
     torch.testing.assert_close(z, torch.cat([mean, torch.eye(10)[:5]], 1))
     torch.testing.assert_close(noise, torch.cat([(log_variance / 2).exp(), torch.zeros(5, 10)], 1))
     # A KDM's noise is a part of the kernel's standard deviation, σ/√2.
-    layer = make_layer(recipe)
+    layer = initialized_layer(recipe)
     layer.kernels["x"].sigma = 3.0
     model = KDMModel(paper_encoder(Shape(1, 8), recipe.latent), layer)
     noise = kdm_latents(model, Pictures("digits", x, y, x, y), 0.5).noise

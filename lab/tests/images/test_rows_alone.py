@@ -46,7 +46,9 @@ def test_a_kdm_alone_has_no_teacher_and_no_layout() -> None:
 def test_a_kdm_alone_does_not_use_the_dense_head() -> None:
     """A head that answers nan changes nothing."""
     recipe = recipe_of("kdm-alone", RECIPES["digits", "paper"])
-    kdm = models.KDMModel(paper_encoder(Shape(1, 8), recipe.latent), models.make_layer(recipe))
+    z, y = torch.randn(recipe.components, recipe.latent), torch.arange(recipe.components) % 10
+    layer = models.make_layer(recipe).initialize(z, y)
+    kdm = models.KDMModel(paper_encoder(Shape(1, 8), recipe.latent), layer)
     head = models.make_head(recipe)
     head[-1].bias.fill_(float("nan"))
     start = models.DenseModel(kdm.encoder, head, models.make_layout(Shape(1, 8), recipe))

@@ -50,7 +50,7 @@ def as_tensor(
             raise TypeError(bad_argument(argument, "a dense tensor of real numbers", got))
         return value if like is None else value.to(like.device)
     try:
-        # By position: torch would read a data frame by its labels.
+        # NumPy reads a data frame by position; torch would read it by its labels.
         source = _writable(np.asarray(value)) if wide or hasattr(value, "__array__") else value
         tensor = torch.as_tensor(source, device=None if like is None else like.device)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -122,7 +122,10 @@ def _load_estimator(model: Path) -> Any:
 def fit(
     data: Data,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file of the model to write.")],
-    target: Annotated[list[str] | None, typer.Option(help="A column to predict; may be repeated.")] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--targets", "--target", help="A column to predict; may be repeated."),
+    ] = None,
     kind: Annotated[
         list[str] | None,
         typer.Option(
@@ -155,7 +158,7 @@ def fit(
         table = KDMTable(
             types=_types(kind or []),
             schema=schema,
-            targets=target or None,
+            targets=targets or None,
             checkpoint_dir=checkpoint,
             device=device,
             random_state=seed,

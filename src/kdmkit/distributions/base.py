@@ -188,8 +188,8 @@ def _copier(memo: dict[Any, Any]) -> PartMap:
 def snapshot(part: Any) -> Any:
     """A tensor or a kernel without gradients that no training step changes: a copy if gradients can move it.
 
-    What needs no gradients is returned itself, however large it is. Of a kernel with trained parameters,
-    frozen parameters are shared and buffers are copied.
+    A tensor without gradients is returned itself, however large it is. A kernel with trained parameters
+    shares its frozen parameters and copies its buffers.
     """
     if isinstance(part, Tensor):
         return part.detach().clone() if part.requires_grad else part

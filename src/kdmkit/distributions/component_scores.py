@@ -14,9 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.logspace import finite_max
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, Layout, add_parts, lay_out, terms_and_bias
 from kdmkit.ops.dense import RelativeScores
+from kdmkit.ops.terms import whole
 
 # Above this many scores of a variable, computing takes much longer than calling: stacking would only take
 # more memory.
@@ -38,6 +40,11 @@ def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"],
     Returns:
         Scores `(*lead, m)` of at most 0, and what has to be added to them, `(*lead,)`.
     """
+    if len(entries) == 1 and entries[0].is_region and entries[0].is_flat:
+        (entry,) = entries
+        masses = whole(entry.kernel.region_term(entry.value, entry.components).prepared())
+        top = finite_max(masses)
+        return (masses - top).to(entry.dtype), top.squeeze(-1)
     relative, shared, layout = _score(entries)
     scores, tops = relative.compute()
     return layout.to_lead(scores, 1), add_parts(layout.to_lead(tops, 0), shared)

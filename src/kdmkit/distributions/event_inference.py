@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -21,18 +21,24 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions.arguments import check_names
+from kdmkit.distributions.component_scores import relative_scores
 from kdmkit.distributions.event_text import Key
 from kdmkit.distributions.events import Box, Event, Outcomes
-from kdmkit.distributions.evidence import Evidence
+from kdmkit.distributions.kdm import KDM
+from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.weights import Given
 from kdmkit.kernels import Kernel, Region
 from kdmkit.kernels.regions import OneOf
 
 if TYPE_CHECKING:
     from kdmkit.distributions.joint import NamedVariables
-    from kdmkit.distributions.kdm import KDM
 
 
+#: log p(case | component) by variable, as the sum of two parts: `(l, *batch, m)` and `(l, *batch)`.
+CaseScores = dict[str, tuple[Tensor, Tensor]]
+
+# Cases that are answered together.
+_TOGETHER = 4096
 # Combinations of single values of densities that are answered: 10,000 take a second.
 _MOST_CASES = 10_000
 
@@ -67,9 +73,11 @@ def cases_of(joint: NamedVariables, boxes: Sequence[Box]) -> list[Case]:
             wanted = f"at most {_MOST_CASES} combinations of single values"
             raise ValueError(bad_argument("event", wanted, n_cases))
         for chosen in itertools.product(*parts):
-            named = dict(zip(box, chosen, strict=True))
-            points = frozenset(name for name, (_, is_point) in named.items() if is_point)
-            cases.append(Case({name: region for name, (region, _) in named.items()}, points, place))
+            regions, points = {}, []
+            for name, (region, is_point) in zip(box, chosen, strict=True):
+                regions[name] = region
+                points += [name] if is_point else []
+            cases.append(Case(regions, frozenset(points), place))
     return cases
 
 
@@ -81,6 +89,21 @@ def _mass_and_points(kernel: Kernel, region: Region) -> list[tuple[Region, bool]
     rest = region & ~OneOf(points)
     masses = [(rest, False)] if rest.spans or (rest.has_missing and kernel.has_missing) else []
     return [*masses, *[(OneOf([point]), True) for point in points]]
+
+
+class Answered(NamedTuple):
+    """Cases with equal signatures, and what is known about them.
+
+    Attributes:
+        scores: log p(case | component) by variable.
+        log_evidence: of every case.
+        log_weights: of the components of a target given each case.
+    """
+
+    cases: list[Case]
+    scores: CaseScores
+    log_evidence: Float[Tensor, " l"]
+    log_weights: Float[Tensor, "l m"] | None
 
 
 class EventEvidence(Outcomes):
@@ -113,7 +136,7 @@ class EventEvidence(Outcomes):
         like = next(iter(self.joint.components.values()))
         if {} in self.boxes:
             return torch.zeros(self.joint.batch_shape, dtype=torch.float64, device=like.device)
-        if not self._groups(0):
+        if 0 not in self._groups:
             return torch.full(self.joint.batch_shape, -math.inf, dtype=torch.float64, device=like.device)
         return safe_logsumexp(self.log_masses().movedim(0, -1)).clamp_max(0.0)
 
@@ -122,9 +145,9 @@ class EventEvidence(Outcomes):
         like = next(iter(self.joint.components.values()))
         shape = (len(self.boxes), *self.joint.batch_shape)
         masses = torch.full(shape, -math.inf, dtype=torch.float64, device=like.device)
-        for cases in self._groups(0):
+        for cases in self._groups.get(0, ()):
             places = [case.box for case in cases]
-            masses[places] = self._log_mass(cases) if cases[0].regions else 0.0
+            masses[places] = self.joint._log_mass(self._scores(cases)).double() if cases[0].regions else 0.0
         return masses
 
     @property
@@ -136,34 +159,31 @@ class EventEvidence(Outcomes):
         points = {name: self._points(name, [case.regions[name]])[0] for name in case.points}
         return partial(self.joint.infer, **{**case.regions, **points})
 
-    def _log_mass(self, cases: Sequence[Case]) -> Float[Tensor, "l *batch"]:
-        evidence = self._evidence(cases)
-        entries = zip(evidence.values, evidence.point_entries(), strict=True)
-        return self.joint._log_mix(dict(entries)).double()
-
-    def _groups(self, n_densities: int) -> list[list[Case]]:
-        """Cases that are answered together, of those with so many densities."""
+    @cached_property
+    def _groups(self) -> dict[int, list[list[Case]]]:
+        """Cases that are answered together, by the number of densities, ascending."""
         groups: dict[Any, list[Case]] = {}
         for case in self.cases:
-            if len(case.points) == n_densities:
-                groups.setdefault(case.signature, []).append(case)
-        return list(groups.values())
+            groups.setdefault(case.signature, []).append(case)
+        by_rank: dict[int, list[list[Case]]] = {}
+        for cases in groups.values():
+            parts = [cases[i : i + _TOGETHER] for i in range(0, len(cases), _TOGETHER)]
+            by_rank.setdefault(len(cases[0].points), []).extend(parts)
+        return dict(sorted(by_rank.items()))
 
-    def _evidence(self, cases: Sequence[Case], *, alone: bool = False) -> Evidence:
-        """Cases as evidence with a batch that counts them, or one case without it (`alone`)."""
+    def _scores(self, cases: Sequence[Case]) -> CaseScores:
+        """log p(case | component) by variable."""
         joint, first = self.joint, cases[0]
-        lead = (1, *(() if alone else (len(cases),)), *(1,) * len(joint.batch_shape))
-        kernels = {name: joint.kernels[name] for name in first.regions}
-        components = {name: joint.components[name] for name in kernels}
-        values = {}
-        for name, kernel in kernels.items():
+        lead = (len(cases), *(1,) * len(joint.batch_shape))
+        scores = {}
+        for name in first.regions:
             regions = [case.regions[name] for case in cases]
-            event, device = joint.event_shapes[name], components[name].device
-            is_point = name in first.points
+            kernel, components, is_point = joint.kernels[name], joint.components[name], name in first.points
+            event, device = joint.event_shapes[name], components.device
             value = self._points(name, regions) if is_point else kernel.packed(name, regions, event, device)
-            values[name] = value.reshape(*lead, *value.shape[1:])
-        regions_of = frozenset(values) - first.points
-        return Evidence(kernels, components, values, None, {}, {}, regions_of, joint._weights_batch)
+            value = value.reshape(*lead, *value.shape[1:])
+            scores[name] = relative_scores([Entry(kernel, value, components, "density", None, not is_point)])
+        return scores
 
     def _points(self, name: str, regions: Sequence[Region]) -> Float[Tensor, "l 1"]:
         """The single values that regions are."""
@@ -172,23 +192,24 @@ class EventEvidence(Outcomes):
 
     # ---- posteriors
 
-    @cached_property
-    def ranks(self) -> list[int]:
-        """Numbers of densities in a case, ascending."""
-        return sorted({len(case.points) for case in self.cases})
+    def answers(self, target: str | None = None) -> list[Answered]:
+        """The cases that count, in groups; none if the event is impossible.
 
-    def answers(self, targets: Sequence[str]) -> tuple[list[Case], list[Any], Float[Tensor, " l"]]:
-        """The cases that count; distributions of targets with batches that count cases; log-evidence of each.
-
-        There are no cases if the event is impossible.
+        Args:
+            target: a variable whose weights are wanted.
         """
-        for n_densities in self.ranks:
-            groups = self._groups(n_densities)
-            every: list[Any] = [self.joint._over(targets, self._evidence(cases)) for cases in groups]
-            log_evidence = torch.cat([rho.log_evidence.double() for rho in every])
-            if bool(log_evidence.isfinite().any()):
-                return [case for cases in groups for case in cases], every, log_evidence
-        return [], [], torch.zeros(0)
+        for groups in self._groups.values():
+            answers = []
+            for cases in groups:
+                scores, weights = self._scores(cases), None
+                if target is None:
+                    log_evidence = self.joint._log_mass(scores)
+                else:
+                    weights, log_evidence = self.joint._weights_given(target, scores)
+                answers.append(Answered(cases, scores, log_evidence.double(), weights))
+            if any(bool(answer.log_evidence.isfinite().any()) for answer in answers):
+                return answers
+        return []
 
     def infer(self, targets: Sequence[str]) -> Any:
         """The distribution of some variables given the event, with `log_evidence`."""
@@ -198,36 +219,37 @@ class EventEvidence(Outcomes):
             )
         if {} in self.boxes:
             return self._prior(targets, 0.0)
-        cases, every, log_evidence = self.answers(targets)
-        if not cases:
+        answers = self.answers(targets[0] if len(targets) == 1 else None)
+        if not answers:
             if any(set(targets) & set(case.regions) for case in self.cases) or not self.cases:
                 raise ValueError(bad_argument("event", "one that can happen", "probability 0"))
             return self._prior(targets, -math.inf)
-        if len(targets) > 1:
-            return self._several(targets, cases, every)
-        return self._one(targets[0], cases, every, log_evidence)
+        return self._several(targets, answers) if len(targets) > 1 else self._one(targets[0], answers)
 
     def _prior(self, targets: Sequence[str], log_evidence: float) -> Any:
         prior: Any = self.joint._over(targets, None)
         return prior._with_evidence_of(torch.tensor(log_evidence, dtype=torch.float64))
 
-    def _one(self, target: str, cases: Sequence[Case], every: Sequence[KDM], log_evidence: Tensor) -> KDM:
+    def _one(self, target: str, answers: Sequence[Answered]) -> KDM:
+        log_evidence = torch.cat([answer.log_evidence for answer in answers])
+        weights = [answer.log_weights for answer in answers if answer.log_weights is not None]
         total = safe_logsumexp(log_evidence)
-        weights = [rho.log_weights for rho in every]
         shares = torch.cat([part.double() for part in weights]) + (log_evidence - total).unsqueeze(-1)
         kernel, components = self.joint.kernels[target], self.joint.components[target]
-        regions = [case.regions.get(target) for case in cases]
+        regions = [case.regions.get(target) for answer in answers for case in answer.cases]
         if regions.count(None) < len(regions):
             kernel, components = _inside(kernel, components, regions, shares)
-        given = Given(safe_logsumexp(shares.mT).to(weights[0]), total)
-        return self.joint._one_target(components, given, kernel)
+        mixed = shares.squeeze(0) if len(shares) == 1 else safe_logsumexp(shares.mT)
+        given = Given(mixed.to(weights[0]), total)
+        return KDM._made(components, given, kernel, self.joint._validate_args)
 
-    def _several(self, targets: Sequence[str], cases: Sequence[Case], every: Sequence[Any]) -> Any:
+    def _several(self, targets: Sequence[str], answers: Sequence[Answered]) -> Any:
+        cases = [case for answer in answers for case in answer.cases]
         restricted = {name for case in cases for name in case.regions} & set(targets)
         if restricted and len(cases) > 1:
             wanted = "one target, or several without conditions of their own in an event of several boxes"
             raise ValueError(bad_argument("target", wanted, list(targets)))
-        rho = self.joint._mixed_over(targets, every)
+        rho = self.joint._mixture_given(targets, answers)
         return _restrict(rho, cases[0]) if restricted else rho
 
     # ---- draws
@@ -240,10 +262,11 @@ class EventEvidence(Outcomes):
         if {} in self.boxes:
             prior = self.joint.marginal(*variables).sample((n,), generator=generator)
             return {variables[0]: prior} if isinstance(prior, Tensor) else prior
-        cases, _, log_evidence = self.answers(variables[:1])
-        if not cases:
+        answers = self.answers()
+        if not answers:
             raise ValueError(bad_argument("given", "an event that can happen", "probability 0"))
-        share = torch.softmax(log_evidence, -1)
+        cases = [case for answer in answers for case in answer.cases]
+        share = torch.softmax(torch.cat([answer.log_evidence for answer in answers]), -1)
         index = torch.multinomial(share, n, replacement=True, generator=generator)
         counts = torch.bincount(index, minlength=len(share)).tolist()
         drawn = [
@@ -258,15 +281,9 @@ class EventEvidence(Outcomes):
         self, case: Case, n: int, generator: torch.Generator | None, variables: Sequence[str]
     ) -> dict[str, Tensor]:
         """Draws of variables from one case: their kernels are restricted to its regions."""
-        rho: Any = self.joint._over(variables, self._evidence([case], alone=True))
-        if len(variables) == 1:
-            (name,) = variables
-            if name in case.regions:
-                kernel, components = restriction(rho.kernel, case.regions[name], rho.components)
-                rho = self.joint._one_target(components, rho._weights, kernel)
-            return {name: rho.sample((n,), generator=generator)}
-        drawn: dict[str, Tensor] = _restrict(rho, case).sample((n,), generator=generator)
-        return drawn
+        rho = EventEvidence(self.joint, [case.regions]).infer(variables)
+        drawn: Any = rho.sample((n,), generator=generator)
+        return {variables[0]: drawn} if len(variables) == 1 else drawn
 
 
 def _restrict(rho: Any, case: Case) -> Any:

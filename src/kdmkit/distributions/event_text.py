@@ -101,7 +101,8 @@ def _value_text(value: Any) -> str:
     if isinstance(value, str) and _is_word(value):
         return value
     if isinstance(value, datetime.datetime):
-        value = value.isoformat(timespec="microseconds")
+        is_between = getattr(value, "nanosecond", 0) > 0
+        value = value.isoformat(timespec="nanoseconds" if is_between else "microseconds")
     elif isinstance(value, datetime.date | datetime.time):
         value = value.isoformat()
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_shape, bad_argument, check_instance
-from kdmkit._core.logspace import safe_logsumexp
+from kdmkit._core.logspace import log_normalize, safe_logsumexp
 from kdmkit.distributions.arguments import (
     Masks,
     Target,
@@ -29,7 +29,7 @@ from kdmkit.distributions.arguments import (
 )
 from kdmkit.distributions.base import Composite, Mixture, PartMap, map_values
 from kdmkit.distributions.batch_index import BatchIndex, variables_at
-from kdmkit.distributions.event_inference import EventEvidence
+from kdmkit.distributions.event_inference import Answered, CaseScores, EventEvidence
 from kdmkit.distributions.events import Event
 from kdmkit.distributions.evidence import Evidence, gather_evidence, gather_values
 from kdmkit.distributions.kdm import KDM
@@ -204,16 +204,22 @@ class NamedVariables(Composite):
         masks = gather_masks(observed, names, next(iter(self.components.values())))
         return self._over(targets, gather_evidence(self, given, evidence, masks, noisy))
 
-    def _one_target(self, components: Tensor, weights: Weights, kernel: Kernel) -> KDM:
-        return KDM._made(components, weights, kernel, self._validate_args)
+    @abstractmethod
+    def _log_mass(self, scores: CaseScores) -> Float[Tensor, "l *batch"]:
+        """The log-probability of every case of an event, given their scores."""
 
     @abstractmethod
-    def _mixed_over(self, names: Sequence[str], answers: Sequence[Any]) -> Self:
-        """The mixture of distributions given several disjoint events, weighted by their probabilities.
+    def _weights_given(
+        self, name: str, scores: CaseScores
+    ) -> tuple[Float[Tensor, "l m"], Float[Tensor, " l"]]:
+        """The log-weights of a variable's components given each case, and the log-probabilities of cases."""
 
-        Args:
-            answers: distributions like this one whose batch counts events.
-        """
+    @abstractmethod
+    def _mixture_given(self, names: Sequence[str], answers: Sequence[Answered]) -> Self:
+        """The mixture of distributions of some variables given the cases, weighted by their probabilities."""
+
+    def _parts(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Kernel]]:
+        return {name: self.components[name] for name in names}, {name: self.kernels[name] for name in names}
 
     @abstractmethod
     def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
@@ -323,22 +329,30 @@ class JointKDM(NamedVariables, Mixture):
     def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
         weights = self._weights if evidence is None else Inferred(evidence, self._weights)
         if len(names) == 1:
-            (name,) = names
-            return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
-        components = {name: self.components[name] for name in names}
-        kernels = {name: self.kernels[name] for name in names}
+            kernel = self.kernels[names[0]]
+            return KDM._made(self.components[names[0]], weights, kernel, self._validate_args)
+        components, kernels = self._parts(names)
         return self._made(components, weights, kernels, self._validate_args)
 
-    def _mixed_over(self, names: Sequence[str], answers: Sequence[JointKDM]) -> JointKDM:
-        log_evidence = torch.cat([rho.log_evidence.double() for rho in answers])
+    def _log_mass(self, scores: CaseScores) -> Float[Tensor, "l *batch"]:
+        relative, tops = zip(*scores.values(), strict=True)
+        return safe_logsumexp(self._weights.log_weights + sum(relative)) + sum(tops)
+
+    def _weights_given(
+        self, name: str, scores: CaseScores
+    ) -> tuple[Float[Tensor, "l m"], Float[Tensor, " l"]]:
+        relative, tops = zip(*scores.values(), strict=True)
+        joint = self._weights.log_weights + sum(relative)
+        return log_normalize(joint), safe_logsumexp(joint) + sum(tops)
+
+    def _mixture_given(self, names: Sequence[str], answers: Sequence[Answered]) -> JointKDM:
+        log_evidence = torch.cat([answer.log_evidence for answer in answers])
         total = safe_logsumexp(log_evidence)
-        shares = torch.cat([rho.log_weights.double() for rho in answers]) + (log_evidence - total).unsqueeze(
-            -1
-        )
-        weights = Given(safe_logsumexp(shares.mT).to(answers[0].log_weights), total)
-        components = {name: self.components[name] for name in names}
-        kernels = {name: self.kernels[name] for name in names}
-        return self._made(components, weights, kernels, self._validate_args)
+        weights = torch.cat([self._weights_given(names[0], answer.scores)[0] for answer in answers])
+        shares = weights.double() + (log_evidence - total).unsqueeze(-1)
+        given = Given(safe_logsumexp(shares.mT).to(self._weights.log_weights), total)
+        components, kernels = self._parts(names)
+        return self._made(components, given, kernels, self._validate_args)
 
     def prepared(self) -> JointKDM:
         """The same joint for many questions: what they need of the components is computed once and kept.

@@ -153,7 +153,7 @@ class KDM(Summaries, Distribution):
 
         Args:
             region: an `Interval`, or a `OneOf` for discrete kernels; leading dimensions broadcast with the
-                batch. Of several regions the first dimension of the result counts them.
+                batch. A list of regions adds a first dimension to the result.
         """
         for one in region if isinstance(region, list | tuple) else [region]:
             check_instance("region", one, Region, "a region: kdmkit.Interval, kdmkit.OneOf, kdmkit.Missing")

@@ -150,6 +150,12 @@ class Entry:
         return lead if self.keep is None else broadcast(lead, self.keep.shape)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether values have one leading dimension, all of them count, and nothing else has a batch."""
+        has_batch = self.components.ndim > 1 + self.kernel.component_dim or bool(self.kernel.batch_shape)
+        return self.keep is None and not has_batch and self.value.ndim == 1 + self.event_rank
+
+    @property
     def m(self) -> int:
         """The number of components."""
         return self.components.shape[-1 - self.kernel.component_dim]
@@ -219,10 +225,7 @@ def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None
     # Usually values have one leading dimension, and nothing has a batch.
     flat = log_weights.ndim == 1 and (values is None or values.ndim == 2)
     for entry in entries:
-        value, kernel = entry.value, entry.kernel
-        flat = flat and value.ndim == 1 + entry.event_rank and value.shape[:1] == n
-        flat = flat and entry.keep is None and not kernel.batch_shape
-        flat = flat and entry.components.ndim == 1 + kernel.component_dim
+        flat = flat and entry.is_flat and entry.value.shape[:1] == n
     if flat:
         return Layout(n, (), by_row=False, is_flat=True)
     mixture = [entry.mixture_batch for entry in entries]

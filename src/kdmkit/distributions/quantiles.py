@@ -24,7 +24,7 @@ _EVENTS = 1024
 _FEW_PAIRS = 1 << 12
 # Distances of points from the expected quantile, as shares of the bracket: for few quantiles; for many; and
 # the share above which a step has missed.
-_FEW = (2.0**-3, 2.0**-6, 2.0**-10, 2.0**-14, 2.0**-19, 2.0**-26)
+_FEW = tuple(2.0**-i for i in range(2, 28, 2))
 _NEAR, _FAR, _MISSED = 2.0**-8, 0.25, 2.0**-5
 # Brackets with less probability are narrow enough for a density.
 _LEAST_MASS = 1e-11

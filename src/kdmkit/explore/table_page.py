@@ -64,7 +64,7 @@ class TableModel:
             "rows": int(self.table.n_samples_seen_),
             "columns": [self._column(name) for name in self._prior],
             "left_out": [name for name in columns if name not in self._prior],
-            "targets": [str(name) for name in self.table.targets or ()],
+            "targets": list(self.table.targets_),
         }
 
     def _column(self, name: str) -> dict[str, Any]:

@@ -177,9 +177,9 @@ class Alternatives(Measured):
         log_p, parts = self.split(components)
         numbers, means, variances = [], [], []
         for kernel, c, share in zip(self.parts, parts, log_p.exp().unbind(-1), strict=True):
-            some = kernel.number_probs(c)
+            some, mean = kernel.number_probs(c), kernel.mean(c).squeeze(-1)
             numbers.append(share if some is None else share * some)
-            means.append(kernel.mean(c).squeeze(-1))
+            means.append(mean if some is None else torch.where(some > 0, mean, 0.0))  # NaN without a number
             variances.append(torch.zeros_like(share) if self.has_missing else kernel.variance(c).squeeze(-1))
         return torch.stack(numbers, -1), torch.stack(means, -1), torch.stack(variances, -1)
 

@@ -51,6 +51,8 @@ class Kernel(nn.Module, ABC):
     components_are_events: bool = True
     #: The number of dimensions of one event.
     event_dim: int = 1
+    #: The number of dimensions of one component.
+    component_dim: int = 1
     #: Whether `Missing` is an outcome.
     has_missing: bool = False
     #: Whether `log_norm` and `sample` exist.
@@ -127,11 +129,6 @@ class Kernel(nn.Module, ABC):
         """The kernel that `config` describes; `encoder` is for a Composed kernel."""
 
     # ---- components
-
-    @property
-    def component_dim(self) -> int:
-        """The number of dimensions of one component."""
-        return self.event_dim
 
     def event_shape(self, component_shape: torch.Size) -> torch.Size:
         """The shape of one event, given that of one component."""

@@ -120,6 +120,7 @@ class Categorical(Coded, FeatureMap):
 
     components_trainable: ClassVar[bool] = False
     event_dim: int = 0
+    component_dim: int = 0
     support: Constraint = constraints.nonnegative_integer
     logit: Tensor
 
@@ -183,7 +184,7 @@ class Categorical(Coded, FeatureMap):
         ordered = ordered.expand(*lead, ordered.shape[-1]).contiguous()
         place = torch.searchsorted(ordered, codes).clamp_max(ordered.shape[-1] - 1)
         total = 1 + (self.n - 1) * smoothing
-        # By the mass outside of the set: the set of all codes has the mass 1.
+        # The complement of the mass outside of the set, so that the set of all codes has the mass 1.
         inside = torch.log1p(-(self.n - k) * smoothing / total)
         return torch.where(ordered.gather(-1, place) == codes, inside, k.log() + log_smoothing - total.log())
 

@@ -39,7 +39,7 @@ class Composed(Kernel):
         if check_kernel("kernel", kernel).batch_shape:
             raise ValueError(bad_argument("kernel", "one without a batch of bandwidths", repr(kernel)))
         self.encoder, self.kernel = encoder, kernel
-        self.event_dim = check_count("event_dim", event_dim, least=0)
+        self.event_dim = self.component_dim = check_count("event_dim", event_dim, least=0)
 
     @property
     def discrete(self) -> bool:  # type: ignore[override]

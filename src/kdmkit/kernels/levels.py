@@ -73,10 +73,6 @@ class Levels(Coded):
         """s, between 0 and 1."""
         return self.logit.sigmoid()
 
-    @property
-    def component_dim(self) -> int:
-        return 1
-
     def event_shape(self, component_shape: torch.Size) -> torch.Size:
         return torch.Size()
 

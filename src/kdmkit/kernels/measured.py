@@ -62,7 +62,8 @@ class Measured(Kernel, ABC):
 
     def bounded_term(self, bounds: Bounds, components: Tensor) -> Term:
         """The log mass of one interval for every row; under a density, strict ends change nothing."""
-        return InDtype(self.interval_term(bounds.low, bounds.high, components), common_dtype((components,)))
+        term = self.interval_term(bounds.low, bounds.high, components)
+        return InDtype.of(term, common_dtype((components,)))
 
     @abstractmethod
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:

@@ -246,7 +246,7 @@ class Periodic(WithBandwidth, Measured, FeatureMap):
         return torch.where(torch.isinf(low), first, low), torch.where(torch.isinf(high), last, high)
 
     def _turn(self, end: Tensor) -> Tensor:
-        """Where the turn of an end begins; the period itself belongs to the first one."""
+        """The start of the turn that an end lies in; the period itself belongs to the first turn."""
         is_first = torch.isinf(end) | (end == self.period)
         return torch.where(
             is_first, 0.0, (torch.where(is_first, 0.0, end) / self.period).floor() * self.period

@@ -86,11 +86,8 @@ def float_ends(piece: Interval) -> tuple[float, float]:
     >>> float_ends(Interval(1, 10**400))
     (1.0, inf)
     """
-    low, high = [
-        open_end if end is None else _float(end)
-        for end, open_end in ((piece.low, -math.inf), (piece.high, math.inf))
-    ]
-    return low, high
+    low = -math.inf if piece.low is None else _float(piece.low)
+    return low, math.inf if piece.high is None else _float(piece.high)
 
 
 def _float(value: Any) -> float:
@@ -108,6 +105,8 @@ def _placed(argument: str, end: Tensor, event_shape: torch.Size) -> Tensor:
 
 def stack_packed(packed: Sequence[Tensor]) -> Tensor:
     """Packed regions of one variable in one tensor: shorter ones get empty intervals, or no more codes."""
+    if len(packed) == 1:
+        return packed[0].unsqueeze(0)
     longest = max(row.shape[-1] for row in packed)
     if not packed[0].is_floating_point():
         return torch.stack(

@@ -296,17 +296,23 @@ def intersection(regions: Sequence[Region]) -> Region:
     """
     if len(regions) < 2:
         return regions[0] if regions else WHOLE
-    spans = _merged([region.spans for region in regions], len(regions))
+    spans = shared_spans([region.spans for region in regions])
     return region_of(spans, all(map(_has_missing, regions)))
+
+
+def shared_spans(groups: Sequence[Sequence[Span]]) -> tuple[Span, ...]:
+    """The outcomes that lie in all of some sets of disjoint spans."""
+    return _merged(groups, len(groups))
 
 
 def _merged(groups: Sequence[Sequence[Span]], least: int) -> tuple[Span, ...]:
     """The outcomes that lie in at least `least` of some sets of disjoint spans."""
     if len(groups) == 1:
         return tuple(groups[0])
-    starts_and_stops = [
-        event for group in groups for start, stop in group for event in ((start, 0), (stop, 1))
-    ]
+    starts_and_stops = []
+    for group in groups:
+        for start, stop in group:
+            starts_and_stops += [(start, 0), (stop, 1)]
     spans: list[Span] = []
     depth, first = 0, START
     for cut, is_stop in sorted(starts_and_stops):  # starts come first: spans that touch are one

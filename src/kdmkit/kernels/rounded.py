@@ -23,7 +23,7 @@ from kdmkit.kernels.truncated import Truncated
 from kdmkit.ops import Lookup, Term
 from kdmkit.ops.terms import InDtype, common_dtype, whole
 
-# Of a component with this many cells in a bandwidth, rounding adds δ²/12 to the variance and no more.
+# With this many cells in a bandwidth, rounding adds δ²/12 to a component's variance and no more.
 _MANY_CELLS = 64
 # Moments are sums over cells, or over panels of them if there are more than this.
 _CELLS, _PANELS = 256, 64
@@ -124,7 +124,7 @@ class Rounded(Around):
         return self._masses(*self._edges(cell), x, components)
 
     def _masses(self, low: Tensor, high: Tensor, x: Tensor, components: Tensor) -> Term:
-        return InDtype(self.kernel.interval_term(low, high, components), common_dtype((x, components)))
+        return InDtype.of(self.kernel.interval_term(low, high, components), common_dtype((x, components)))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         ends = self._edges(self.position(x.detach()).round())
@@ -137,7 +137,7 @@ class Rounded(Around):
 
     def bounded_term(self, bounds: Bounds, components: Tensor) -> Term:
         low, high = self._cells(bounds)
-        return InDtype(self.kernel.interval_term(low, high, components), common_dtype((components,)))
+        return InDtype.of(self.kernel.interval_term(low, high, components), common_dtype((components,)))
 
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
         is_open = torch.zeros_like(low, dtype=torch.bool)
@@ -146,11 +146,14 @@ class Rounded(Around):
     def _cells(self, bounds: Bounds) -> tuple[Tensor, Tensor]:
         """The outer edges of the cells whose points lie in intervals; equal if there are none."""
         first, after_last = self._numbers(bounds)
-        return self.at(first - 0.5), self.at(torch.maximum(first, after_last) - 0.5)
+        low, high = self.at(torch.stack([first, torch.maximum(first, after_last)]) - 0.5)
+        return low, high
 
     def _numbers(self, bounds: Bounds) -> tuple[Tensor, Tensor]:
         """The number of the first point in every interval, and that of the first one behind it."""
-        return self._first(bounds.low, bounds.above), self._first(bounds.high, ~bounds.below)
+        ends, after = torch.stack([bounds.low, bounds.high]), torch.stack([bounds.above, ~bounds.below])
+        first, after_last = self._first(ends, after)
+        return first, after_last
 
     def _first(self, end: Tensor, after: Tensor) -> Float[Tensor, "*shape"]:
         """The number of the first point at or after an end, or only after it."""

@@ -154,7 +154,7 @@ class Transformed(Around):
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
         # In float64: T may bring the ends of an interval so close that float32 cannot tell its width.
         ends = self.inner_ends(as_float64(low), as_float64(high))
-        return InDtype(self.kernel.interval_term(*ends, components), common_dtype((low, components)))
+        return InDtype.of(self.kernel.interval_term(*ends, components), common_dtype((low, components)))
 
     def pair_log_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""

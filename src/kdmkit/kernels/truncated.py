@@ -196,20 +196,17 @@ class Truncated(Around):
         wide = as_float64(components).squeeze(-1)
         scale = self.kernel.scale(components).to(wide)
         scale = scale.squeeze(-1) if scale.ndim else scale
-        low, high = [end.to(wide).squeeze() for end in (self.low, self.high)]
-        side = torch.where(low > wide, -1.0, 1.0)
-
-        def below(end: Tensor) -> Tensor:
-            return self.kernel.unit_cdf(side * (end - wide) / scale)
-
-        first = below(low)
-        total = below(high) - first
+        low, high = self.low.to(wide).squeeze(), self.high.to(wide).squeeze()
+        slope = torch.where(low > wide, -1.0, 1.0).to(wide) / scale
+        first, last = self.kernel.unit_cdf(torch.stack([low - wide, high - wide]) * slope)
+        total = last - first
         # Only the normal distribution function has all digits of small masses.
         smallest = first if isinstance(self.kernel, RBF) else torch.ones_like(first)
         if bool((total.abs() <= _DIGITS * smallest).any()):
             return None
-        inside = torch.minimum(torch.maximum(as_float64(x), low), high).unsqueeze(-1)
-        return ((below(inside) - first) / total).to(common_dtype((x, components)))
+        inside = as_float64(x).clamp(low, high).unsqueeze(-1)
+        below = self.kernel.unit_cdf((inside - wide) * slope)
+        return ((below - first) / total).to(common_dtype((x, components)))
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         low, high = self.reach(components, torch.minimum(q, 1 - q)[..., None, None])

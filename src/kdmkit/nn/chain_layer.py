@@ -115,7 +115,7 @@ class ChainLayer(KDMLayer):
     ) -> JointKDM:
         """The distribution of a step's values given all steps, `(*batch, steps)`; no gradients.
 
-        Where a value is missing it is the distribution of that value.
+        A missing value has the distribution of what it could have been.
 
         Args:
             observed, lengths, columns: as in `log_prob`.

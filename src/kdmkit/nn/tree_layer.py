@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_flag, check_generator, check_instance
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.distributions import KDM, TreeKDM
+from kdmkit.distributions import KDM
 from kdmkit.distributions.arguments import check_masks
 from kdmkit.distributions.base import snapshot
+from kdmkit.distributions.tree import TreeKDM
 from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
 from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, check_variables, options_from
 from kdmkit.nn.tree_scores import TreeScores

@@ -6,7 +6,6 @@ neighbours in the tree start in agreement about the row.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -51,7 +50,6 @@ def learn_tree(
     *,
     targets: Collection[str] = (),
     preference: float = 1.0,
-    groups: Sequence[Sequence[str]] = (),
 ) -> LearnedTree:
     """A maximum spanning tree of pairwise mutual information (`pair_information`).
 
@@ -65,7 +63,6 @@ def learn_tree(
         targets: variables that will be predicted.
         preference: information between a target and another variable counts this many times. Then more
             variables are neighbours of a target, and their information need not pass through others.
-        groups: variables of one column, such as the parts of a date. Each is a neighbour of the one before.
     """
     information = pair_information(variables, data, observed, weights)
     names = [variable.name for variable in variables]
@@ -74,39 +71,26 @@ def learn_tree(
     strength = information.value.sum(1)
     weight = torch.where(at_target, preference, 1.0) * information.estimate
     weight = weight + _TIE * (strength.unsqueeze(0) + strength.unsqueeze(1))
-    place = {name: i for i, name in enumerate(names)}
-    beside = torch.tensor([[place[a], place[b]] for a, b in _neighbours(groups)], dtype=torch.long)
-    beside = beside.reshape(-1, 2)
-    weight[beside, beside.flip(1)] = weight.max() + 1.0
     above = spanning_tree(weight)
     parents = {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
-    return LearnedTree(parents, information, independent_variables(names, parents, information, groups))
+    return LearnedTree(parents, information, independent_variables(names, parents, information))
 
 
 def independent_variables(
     names: Sequence[str],
     parents: Mapping[str, str | None],
     information: PairInformation,
-    groups: Sequence[Sequence[str]] = (),
 ) -> frozenset[str]:
     """Variables that may be independent of their parents: their information is 0.
 
     Args:
         names: of the variables, in the order of the information.
         parents: by variable, its parent.
-        groups: variables of one column, which stay linked.
     """
     value, place = information.value, {name: i for i, name in enumerate(names)}
-    beside = {frozenset(pair) for pair in _neighbours(groups)}
     return frozenset(
-        name
-        for name, up in parents.items()
-        if up is not None and not bool(value[place[name], place[up]]) and frozenset((name, up)) not in beside
+        name for name, up in parents.items() if up is not None and not bool(value[place[name], place[up]])
     )
-
-
-def _neighbours(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    return [pair for group in groups for pair in itertools.pairwise(group)]
 
 
 # ---- spanning trees
@@ -167,7 +151,9 @@ def choose_rows(
     weights = torch.ones(n, dtype=torch.float64) if weights is None else weights.double().cpu()
     total = torch.zeros(groups, dtype=torch.float64).index_add_(0, group, weights)
     first = torch.full((groups,), n).scatter_reduce_(0, group, torch.arange(n), "amin")
-    chance = total.sqrt()
+    # In the order of the rows, not of their keys: then units play no part in the draw.
+    first, order = first.sort()
+    chance = total[order].sqrt()
     # The largest log(u)/chance are a weighted draw without replacement.
     noise = torch.rand(groups, dtype=torch.float64, device=device, generator=generator).cpu()
     keys = torch.where(chance > 0, noise.log() / chance, -math.inf)

@@ -38,7 +38,7 @@ _PARAMETERS: dict[str, Any] = {
     "decoder": nn.Module | Literal["mlp"] | None,
     "types": dict[str, str] | None,
     "schema": None,
-    "targets": list[str] | None,
+    "targets": list[str] | str | None,
     "checkpoint_dir": None,
     "random_state": int | None,
 }
@@ -48,6 +48,7 @@ _FITTED: dict[str, Any] = {
     "class_prior_": np.ndarray,
     "feature_names_in_": np.ndarray,
     "n_samples_seen_": int,
+    "targets_": list[str],
     "_seed": int,
     "_n_draws": int,
     "_flat_target": bool,
@@ -55,7 +56,10 @@ _FITTED: dict[str, Any] = {
 # The tensor of `KDMTable.pair_information_`, which models of version 0.2 lack.
 _INFORMATION = "pair_information"
 # The fitted attributes of a table, beside its schema and its module.
-_TABLE_FITTED = ("history_", "n_features_in_", "feature_names_in_", "n_samples_seen_", "_seed", "_n_draws")
+_TABLE_FITTED = (
+    *("history_", "n_features_in_", "feature_names_in_", "n_samples_seen_", "targets_"),
+    *("_seed", "_n_draws"),
+)
 
 
 def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -163,6 +167,7 @@ def _fill_table(
     tensors: dict[str, Tensor],
     user: UserModules,
 ) -> KDMTable:
+    fitted.setdefault("targets_", list(table.targets or ()))  # models of 0.2 lack them
     if fitted.keys() != set(_TABLE_FITTED):
         raise ValueError(bad_argument("fitted", f"{', '.join(_TABLE_FITTED)}", ", ".join(fitted)))
     for name, value in fitted.items():

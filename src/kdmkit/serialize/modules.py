@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_finite, check_log_weights, check_positive
-from kdmkit.distributions import KDM, JointKDM, TreeKDM
+from kdmkit.distributions import KDM, JointKDM
+from kdmkit.distributions.tree import TreeKDM
 from kdmkit.kernels import Bandwidth, Kernel, kernel_from_config
 from kdmkit.nn import MLP, ChainLayer, DensityLayer, JointLayer, KDMLayer, Predictor, Scaler, TreeLayer
 from kdmkit.serialize.values import check_types

@@ -54,6 +54,7 @@ _PARTS: dict[str, dict[str, Rule]] = {
         **{"shift": _NUMBER, "scale": _POSITIVE},
     },
     "circle": {"period": _SIZE},
+    "ranks": {"numbers": _KNOTS, "places": _OBJECT},
 }
 _CALENDAR = {
     "digits": Rule(list[str], "one or more names", bool),
@@ -69,10 +70,20 @@ _CODECS: dict[str, dict[str, Rule]] = {
     },
     "dates": {
         **{"name": _TEXT, "share": _SHARE, "text": Rule(str | None)},
-        **{"calendar": _OBJECT, "parts": Rule(list[dict[str, Any]], "one or more parts", bool)},
+        **{
+            "calendar": _OBJECT,
+            "parts": Rule(list[dict[str, Any | dict[str, Any]]], "one or more parts", bool),
+        },
     },
     "times": {"name": _TEXT, "share": _SHARE, "clock": _SIZE, "part": _OBJECT},
     "left out": {"name": _TEXT, "kind": _KIND, "constant": Rule(str | float | None)},
+}
+_KEYS: dict[str, dict[str, Rule]] = {
+    "numbered": {"prefix": _TEXT, "suffix": _TEXT, "width": Rule(int, "from 0 to 15", range(16).__contains__)}
+    | {"last": Rule(int, "a whole number < 2^62", lambda n: abs(n) < 1 << 62)},
+    "coded": {
+        "places": Rule(list[str], "one or more texts that are not empty", lambda v: bool(v) and all(v))
+    },
 }
 _STORAGE = {
     **{"native": _TEXT, "objects": _TEXT, "unit": _TEXT, "zone": _TEXT, "texts": _TEXT},
@@ -129,8 +140,11 @@ def _check_column(place: str, column: Any) -> None:
     _check_object(f"{place}.codec", codec, _rules(f"{place}.codec", codec, "codec", _CODECS))
     for name, part in [("part", codec.get("part")), *(("parts", part) for part in codec.get("parts", ()))]:
         if name in codec:
-            here = f"{place}.codec.{name}"
-            _check_object(here, part, _rules(here, part, "part", _PARTS))
+            _check_part(f"{place}.codec.{name}", part)
+    if codec.get("keys") is not None:
+        _check_object(
+            f"{place}.codec.keys", codec["keys"], _rules(f"{place}.codec.keys", codec["keys"], "form", _KEYS)
+        )
     if "calendar" in codec:
         _check_object(f"{place}.codec.calendar", codec["calendar"], _CALENDAR)
     if column.get("presence") is not None:
@@ -141,6 +155,12 @@ def _check_column(place: str, column: Any) -> None:
         _check_object(
             here, storage["writing"], {"writes": _TEXT}, _rules(here, storage["writing"], "writes", _WRITINGS)
         )
+
+
+def _check_part(place: str, part: Any) -> None:
+    _check_object(place, part, _rules(place, part, "part", _PARTS))
+    if "places" in part:
+        _check_object(f"{place}.places", part["places"], _PARTS["numbers"])
 
 
 def _rules(place: str, value: Any, key: str, every: Mapping[str, dict[str, Rule]]) -> dict[str, Rule]:

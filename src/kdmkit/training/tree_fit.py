@@ -17,6 +17,7 @@ from kdmkit.nn.pair_information import bin_codes
 from kdmkit.training.fit_arguments import FitOptions
 from kdmkit.training.loop import fit
 from kdmkit.training.packing import Table, packed_rows
+from kdmkit.training.tree_expectation import maximise_expectation
 from kdmkit.training.tree_objective import TREE_RECIPE, Targets, TreeObjective
 
 # Concentrations that are compared: eight for every factor of ten.
@@ -36,6 +37,7 @@ def fit_tree(
     masking_fading: float = TREE_RECIPE.fading,
     targets: Targets | None = None,
     centre_rate: float = 1.0,
+    exact_counts: bool = False,
     identity: dict[str, Any] | None = None,
 ) -> list[dict[str, float]]:
     """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
@@ -52,6 +54,8 @@ def fit_tree(
         shrinkage, smoothing, masking, fading, masking_fading: regularisation, as in `TreeObjective`.
         targets: variables that will be predicted: their conditional likelihoods take part in the loss.
         centre_rate: the learning rate of components of numbers, relative to that of other parameters.
+        exact_counts: whether a step of expectation maximisation follows: what no row has together becomes as
+            improbable as `shrinkage` allows. Not with targets.
         identity: what else a checkpoint depends on.
 
     Returns:
@@ -85,7 +89,10 @@ def fit_tree(
     described = {"parents": layer.parents, **settings, **(identity or {})}
     if targets:
         described["targets"] = targets.config()
-    return fit(objective, rows, validation_rows, options=options, identity=described, description="tree")
+    history = fit(objective, rows, validation_rows, options=options, identity=described, description="tree")
+    if exact_counts and not targets:
+        maximise_expectation(objective, rows)
+    return history
 
 
 def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any) -> FitOptions:

@@ -254,15 +254,15 @@ class _PenalisedLosses(nn.Module):
 
     def forward(self, codes: Tensor, numbers: Tensor, seen: Tensor, strength: Tensor) -> Float[Tensor, " n"]:
         edges, tables = self.layer.edge_probs(), self.cells.levels.tables(self.layer.components)
-        losses = self._log_losses(codes, numbers, seen, edges, tables)
+        losses = self.log_losses(codes, numbers, seen, edges, tables)
         share = strength * self.targets.scale / self.n_rows
         return losses + share.to(losses.dtype) * self._penalty(edges, tables)
 
     def without_penalty(self, codes: Tensor, numbers: Tensor, seen: Tensor | None) -> Float[Tensor, " n"]:
         edges, tables = self.layer.edge_probs(), self.cells.levels.tables(self.layer.components)
-        return self._log_losses(codes, numbers, seen, edges, tables)
+        return self.log_losses(codes, numbers, seen, edges, tables)
 
-    def _log_losses(
+    def log_losses(
         self,
         codes: Tensor,
         numbers: Tensor,
@@ -270,6 +270,7 @@ class _PenalisedLosses(nn.Module):
         edges: Float[Tensor, "e k k"],
         tables: Sequence[Float[Tensor, "..."]],
     ) -> Float[Tensor, " n"]:
+        """Losses without penalty, given p(z_v | z_parent) and the tables of levels."""
         scores = self.cells(self.layer, codes, numbers, seen, tables)
         if self.targets:
             return -self.targets.row_log_likelihood(self.layer, scores, edges)

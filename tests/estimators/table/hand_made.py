@@ -10,7 +10,7 @@ from torch import Tensor
 import kdmkit as kdm
 from kdmkit.estimators.table.answering.engine import TableEngine
 from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
-from kdmkit.estimators.table.codecs.parts import CodePart
+from kdmkit.estimators.table.codecs.number_lists import CodePart
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.schema import Schema

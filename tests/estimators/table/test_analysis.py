@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from kdmkit.estimators.table.codecs.analysis import count, find_atoms, fit_numbers, resolution
-from kdmkit.estimators.table.codecs.parts import CodePart, NumberPart, part_from_config
-from kdmkit.kernels import Resolution
+from kdmkit.estimators.table.codecs.number_lists import CodePart, RankPart
+from kdmkit.estimators.table.codecs.parts import NumberPart, part_from_config
+from kdmkit.kernels import OneOf, Resolution
 
 RNG = np.random.default_rng(0)
 
@@ -84,7 +85,25 @@ def test_few_values_are_levels() -> None:
     assert isinstance(fit_numbers(RNG.integers(0, 30, 3000).astype(float)), CodePart)
     assert isinstance(fit_numbers(RNG.integers(0, 30, 200).astype(float)), NumberPart)
     prices = RNG.choice(np.round(RNG.gamma(2, 40, 100), 2), 3000)
-    assert isinstance(fit_numbers(prices), CodePart)
+    assert isinstance(fit_numbers(prices), RankPart)
+
+
+def test_numbers_of_a_list_are_modelled_by_their_places() -> None:
+    """All masses are on numbers of the list, near places are alike, and numbers come back exactly."""
+    numbers = RNG.choice(np.round(np.cumsum(RNG.gamma(2, 3, 60)), 2), 3000)
+    part = fit_numbers(numbers)
+    assert isinstance(part, RankPart)
+    n = len(part.numbers)
+    events = part.encode(np.array([*part.numbers, part.numbers[0] + 0.005]))
+    assert events.inside.tolist() == [True] * n + [False]
+    assert np.array_equal(part.decode(events.values[:n].float()), part.numbers)
+    assert np.array_equal(part.decode(torch.arange(n)), part.numbers)
+    kernel = part.kernel(3)
+    components = kernel.components_from(events.values[[5, 30, 55]])
+    cells = [part.kernel_region(part.outcomes(OneOf([number]))) for number in part.numbers]
+    masses = kernel.log_mass(cells, components).exp()
+    assert torch.allclose(masses.sum(0), torch.ones(3, dtype=masses.dtype), atol=1e-5)
+    assert masses[28:33, 1].sum() > 10 * masses[[0, 1, 2, -2, -1], 1].sum()
 
 
 @pytest.mark.parametrize(
@@ -97,6 +116,7 @@ def test_few_values_are_levels() -> None:
         RNG.normal(0, 1e12, 300),
         np.where(RNG.random(300) < 0.3, 0.0, np.round(RNG.gamma(2, 30, 300), 2)),
         np.array([0.0, 1.0] * 100),
+        RNG.choice(np.round(RNG.gamma(2, 40, 60), 2), 3000),
     ],
 )
 def test_events_come_back_in_float32(numbers: np.ndarray) -> None:

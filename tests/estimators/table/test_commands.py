@@ -141,7 +141,7 @@ def test_standard_input(model: Path, csv: Path) -> None:
         (["score", "MODEL", "nowhere.csv"], "no such file"),
         (["predict", "MODEL", "CSV", "--target", "prize"], "a column of the model, got 'prize'"),
         (["predict", "MODEL", "CSV", "--target", "size", "-o", "x.xlsx"], "ends in .csv or .parquet"),
-        (["predict", "MODEL", "CSV"], "options of 'predict': expected target=…, got none"),
+        (["predict", "MODEL", "CSV"], "target: expected a column"),
         (["fit", "CSV", "-o", "x", "--type", "fee"], "expected column=kind, got 'fee'"),
         (["sample", "MODEL", "--given", "size = hug"], "did you mean 'huge'?"),
     ],

@@ -15,8 +15,7 @@ import pytest
 
 import kdmkit as kdm
 from kdmkit import KDMTable
-from kdmkit.estimators.common.csv_parquet import read_batches, read_file
-from kdmkit.estimators.common.text_checks import LONGEST_LINE, longest_line
+from kdmkit.estimators.common.csv_parquet import LONGEST_LINE, longest_line, read_batches, read_file
 from kdmkit.estimators.table.frames.read import read_frame
 
 TEXT = "day,price,kind\n2024-05-01,1.5,a\n2024-05-02,,b\n2024-05-03,2.25,\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -454,3 +455,69 @@ def test_bad_schemas(schema: Any, text: str) -> None:
 def test_examples_are_no_rare_texts(staff_table: kdm.KDMTable) -> None:
     assert staff_table.columns_["title"].examples == ("clerk", "cook", "nurse")
     assert staff_table.columns_["note"].examples == ()
+
+
+# ---- identifiers are new keys
+
+
+KEYS = {
+    "row": list(range(1, N + 1)),
+    "customer_id": (10_000 + 7 * np.random.default_rng(2).permutation(N)).tolist(),
+    "order": [f"ID-{i:06}/x" for i in np.random.default_rng(3).permutation(N)],
+    "plain": [f"c{i}" for i in range(N)],
+    "uuid": [f"{random.Random(i).getrandbits(128):032x}" for i in range(N)],
+    "name": [f"{'abcdefgh'[i % 8] * (3 + i % 11)} {i % 7}th of {i}" for i in range(N)],
+    "size": (np.arange(N) % 3).tolist(),
+}
+FORMS = {
+    **{"row": r"\d{3}", "customer_id": r"1\d{4}", "order": r"ID-000\d{3}/x", "plain": r"c\d+"},
+    "uuid": "[0-9a-f]{32}",
+}
+
+
+@pytest.mark.parametrize("backend", ["pandas", "polars", "arrow", "mapping"])
+def test_identifiers_are_new_keys_of_the_same_form(backend: str, tmp_path: Path) -> None:
+    makers: dict[str, Any] = {
+        "pandas": pd.DataFrame,
+        "polars": pl.DataFrame,
+        "arrow": pa.table,
+        "mapping": dict,
+    }
+    table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(makers[backend](KEYS))
+    assert {table.columns_[name].kind for name in FORMS} == {"identifier"}
+    kdm.save(table, tmp_path / "model")
+    for model in (table, kdm.load(tmp_path / "model")):
+        drawn = model.sample(300, random_state=0)
+        batches = list(model.stream("sample", n=300, batch_size=70, random_state=1))
+        for name, form in FORMS.items():
+            keys = [str(key) for key in np.asarray(drawn[name]).tolist()]
+            assert all(re.fullmatch(form, key) for key in keys)
+            assert len(set(keys)) == 300
+            assert not set(keys) & set(map(str, KEYS[name]))
+            assert [str(key) for batch in batches for key in batch[name].to_pylist()] == keys
+        assert np.asarray(drawn["row"]).tolist() == list(range(N + 1, N + 301))
+        assert list(model.sample(1, frame="pandas")) == [*FORMS, "size"]  # names have no form
+
+
+def test_identifiers_are_left_out_if_asked_for() -> None:
+    table = kdm.KDMTable(identifiers="left out", n_components=2, max_epochs=1, random_state=0).fit(KEYS)
+    assert list(table.sample(3)) == ["size"]
+    with pytest.raises(ValueError, match="identifiers: expected one of"):
+        kdm.KDMTable(identifiers="old").fit(KEYS)  # type: ignore[arg-type]
+
+
+def test_keys_go_on_after_those_of_all_rows() -> None:
+    table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0)
+    rows = pd.DataFrame(
+        {"id": range(100, 200), "order": [f"A{i}" for i in range(100)], "x": RNG.normal(size=100)}
+    )
+    table.partial_fit(rows)
+    table.partial_fit(rows.assign(id=rows["id"] + 500, order=[f"A{i}" for i in range(700, 800)]))
+    drawn = table.sample(2, first_key=3)
+    assert drawn["id"].tolist() == [703, 704]
+    assert drawn["order"].tolist() == ["A803", "A804"]
+    table.partial_fit(rows.assign(order=[f"B{i}" for i in range(100)]))
+    assert list(table.sample(2)) == ["id", "x"]  # keys of two forms
+    whole = pd.DataFrame({"id": np.random.default_rng(0).permutation(2000), "x": RNG.normal(size=2000)})
+    sampled = kdm.KDMTable(max_rows=200, n_components=2, max_epochs=1, random_state=0).fit(whole)
+    assert not set(sampled.sample(100)["id"]) & set(whole["id"])

@@ -465,7 +465,7 @@ def test_named_targets_are_predicted_better(unchecked: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "message"), [(["prize"], "targets: .*'prize'"), ("y", "a list of columns")]
+    ("targets", "message"), [(["prize"], "targets: .*'prize'"), ("prize", "targets: .*'prize'")]
 )
 def test_bad_targets(parcels: Any, targets: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):

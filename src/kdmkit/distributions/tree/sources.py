@@ -92,6 +92,8 @@ class ScoreSource:
     compute = scores
 
 
+#: Scores by node, and what has to be added to their sum, `(*lead,)`.
+NodeSums = tuple[list[Tensor | None], Tensor | float]
 #: Evidence on one node.
 Source = ValueSource | ScoreSource
 
@@ -112,6 +114,17 @@ def by_node(places: Mapping[str, int], entries: Mapping[str, Entry]) -> list[Sou
     for name, entry in entries.items():
         grouped.setdefault(places[name], []).append(entry)
     return [ValueSource(node, tuple(group)) for node, group in grouped.items()]
+
+
+def score_sources(places: Mapping[str, int], scores: Mapping[str, tuple[Tensor, Tensor]]) -> list[Source]:
+    """Scores by variable, each with a constant per row, as sources of the nodes that have the variables."""
+    return [ScoreSource(places[name], *parts) for name, parts in scores.items()]
+
+
+def scores_by_node(topology: Any, scores: Mapping[str, tuple[Tensor, Tensor]]) -> NodeSums:
+    """Scores by variable in one list by node, and what has to be added to their sum."""
+    parts = [(topology.node_of[name], pair) for name, pair in scores.items()]
+    return sum_by_node(len(topology.nodes), parts)
 
 
 # ---- evidence that is a mixture
@@ -237,20 +250,18 @@ def paired(
 # ---- scores
 
 
-def all_scores(n_nodes: int, sources: Sequence[Source]) -> tuple[list[Tensor | None], Tensor | float]:
+def all_scores(n_nodes: int, sources: Sequence[Source]) -> NodeSums:
     """Scores by node, and what has to be added to their sum, `(*lead,)`."""
     single = {
         i: s.entries[0] for i, s in enumerate(sources) if isinstance(s, ValueSource) and len(s.entries) == 1
     }
     stacked = dict(zip(single, scores_of_each(list(single.values())), strict=True))
-    return _sum_by_node(
+    return sum_by_node(
         n_nodes, [(s.node, stacked[i] if i in stacked else s.scores()) for i, s in enumerate(sources)]
     )
 
 
-def _sum_by_node(
-    n_nodes: int, parts: Sequence[tuple[int, tuple[Tensor, Tensor]]]
-) -> tuple[list[Tensor | None], Tensor | float]:
+def sum_by_node(n_nodes: int, parts: Sequence[tuple[int, tuple[Tensor, Tensor]]]) -> NodeSums:
     scores: list[Tensor | None] = [None] * n_nodes
     total: Tensor | float = 0.0
     for node, (relative, tops) in parts:
@@ -288,7 +299,7 @@ def in_blocks(
 
     def run(part: slice) -> tuple[Tensor, ...]:
         scores = ([(node, rows.rows(part).compute()) for node, rows in group] for group in flat)
-        return function(*[one for group in scores for one in _sum_by_node(n, group)])
+        return function(*[one for group in scores for one in sum_by_node(n, group)])
 
     results = []
     for part in slices(lead.numel(), max(1, _NUMBERS // per_row)):

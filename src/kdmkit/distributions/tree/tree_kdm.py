@@ -25,6 +25,7 @@ from kdmkit.distributions.arguments import (
 )
 from kdmkit.distributions.base import PartMap, expanded_shape, map_values
 from kdmkit.distributions.batch_index import BatchIndex, variables_at
+from kdmkit.distributions.event_inference import Answered, CaseScores
 from kdmkit.distributions.evidence import Evidence
 from kdmkit.distributions.joint import JointKDM, NamedVariables
 from kdmkit.distributions.kdm import KDM
@@ -33,8 +34,24 @@ from kdmkit.distributions.tree.completion import Completion, complete
 from kdmkit.distributions.tree.condition import Conditioned, NodeWeights
 from kdmkit.distributions.tree.drawing import draw_states
 from kdmkit.distributions.tree.information import MutualInformation, between_variables
-from kdmkit.distributions.tree.sources import EvidencePieces, ScorePieces, by_node, in_blocks
-from kdmkit.distributions.tree.states import States, Topology, build_states, count_states, log_total
+from kdmkit.distributions.tree.sources import (
+    EvidencePieces,
+    ScorePieces,
+    Source,
+    by_node,
+    in_blocks,
+    score_sources,
+    scores_by_node,
+)
+from kdmkit.distributions.tree.states import (
+    Scores,
+    States,
+    Topology,
+    build_states,
+    count_states,
+    log_total,
+    with_shift,
+)
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Tables
 
@@ -193,18 +210,18 @@ class TreeKDM(NamedVariables):
     # ---- densities, marginals and inference
 
     def _log_mix(self, entries: Mapping[str, Entry]) -> Float[Tensor, "*lead"]:
-        sources = by_node(self._states.topology.node_of, entries)
         lead = broadcast(self.batch_shape, *[entry.lead for entry in entries.values()])
+        return self._log_prob_of(by_node(self._states.topology.node_of, entries)).expand(lead)
+
+    def _log_prob_of(self, sources: Sequence[Source]) -> Float[Tensor, "*lead"]:
         if isinstance(self._tree, Conditioned):
-            return self._tree.log_prob(sources).expand(lead)
+            return self._tree.log_prob(sources)
         states = self._tree
-        (log_prob,) = in_blocks(
-            lambda scores, tops: (log_total(states, scores, tops),),
-            [sources],
-            states.sizes,
-            states.batch_shape,
-        )
-        return log_prob.expand(lead)
+
+        def total(scores: Scores, tops: Any) -> tuple[Tensor]:
+            return (log_total(states, scores, tops),)
+
+        return in_blocks(total, [sources], states.sizes, states.batch_shape)[0]
 
     def marginals(self, *names: str) -> dict[str, KDM]:
         """The distributions of several variables, each by itself; of all variables if no name is given.
@@ -236,33 +253,43 @@ class TreeKDM(NamedVariables):
             tree = tree.and_then(pieces) if isinstance(tree, Conditioned) else Conditioned(tree, pieces)
         if len(names) == 1:
             return self._one(names[0], tree)
-        components = {name: self.components[name] for name in names}
-        kernels = {name: self.kernels[name] for name in names}
         pruned = tree.pruned({places[name] for name in names}, names)
-        return self._made(components, kernels, pruned, self._validate_args)
+        return self._made(*self._parts(names), pruned, self._validate_args)
 
-    def _mixed_over(self, names: Sequence[str], answers: Sequence[TreeKDM]) -> TreeKDM:
-        log_evidence = torch.cat([rho.log_evidence.double() for rho in answers])
+    def _log_mass(self, scores: CaseScores) -> Float[Tensor, "l *batch"]:
+        return self._log_prob_of(score_sources(self._states.topology.node_of, scores))
+
+    def _weights_given(
+        self, name: str, scores: CaseScores
+    ) -> tuple[Float[Tensor, "l m"], Float[Tensor, " l"]]:
+        states, node = self._states, self._states.topology.node_of[name]
+        by_node, tops = scores_by_node(states.topology, scores)
+        if isinstance(self._tree, Conditioned):
+            pieces = ScorePieces({i: s.unsqueeze(0) for i, s in enumerate(by_node) if s is not None})
+            weights = NodeWeights(self._tree.and_then(pieces), node)
+            return weights.log_weights, weights.log_evidence + tops
+        beta, shift = states.collect(by_node, node)
+        total = safe_logsumexp(beta)
+        weights_given = beta - torch.where(torch.isneginf(total), 0.0, total).unsqueeze(-1)
+        return weights_given, with_shift(total, shift + tops)
+
+    def _mixture_given(self, names: Sequence[str], answers: Sequence[Answered]) -> TreeKDM:
+        log_evidence = torch.cat([answer.log_evidence for answer in answers])
         total = safe_logsumexp(log_evidence)
-        like = self._states.log_root
-        factors: dict[int, Tensor] = {}
-        for node, (name, k) in enumerate(self.n_components.items()):
-            parts = [rho._factors_of(name, k) for rho in answers]
+        like, places = self._states.log_root, self._states.topology.node_of
+        every = [scores_by_node(self._states.topology, answer.scores)[0] for answer in answers]
+        factors = {}
+        for node, k in enumerate(self._states.sizes):
+            parts = [scores[node] for scores in every]
             if any(part is not None for part in parts):
-                zeros = (like.new_zeros(rho.batch_shape.numel(), k) for rho in answers)
+                zeros = [like.new_zeros(len(answer.cases), k) for answer in answers]
                 factors[node] = torch.cat([z if p is None else p for p, z in zip(parts, zeros, strict=True)])
-        pieces = ScorePieces(factors, (log_evidence - total).to(like))
-        places = self._states.topology.node_of
-        condition = Conditioned(self._states, pieces, total).pruned({places[name] for name in names}, names)
-        components = {name: self.components[name] for name in names}
-        kernels = {name: self.kernels[name] for name in names}
-        return self._made(components, kernels, condition, self._validate_args)
-
-    def _factors_of(self, node: str, k: int) -> Float[Tensor, "l k"] | None:
-        """The log-factors of the evidence on a node, for a batch of one dimension."""
-        evidence = self._evidence()
-        factor = None if evidence is None else evidence[0].get(node)
-        return None if factor is None else factor.squeeze(0).expand(*self.batch_shape, k)
+        pieces = ScorePieces(factors, (log_evidence - total).to(like) if len(log_evidence) > 1 else None)
+        tree = self._tree
+        given = tree.and_then(pieces) if isinstance(tree, Conditioned) else Conditioned(tree, pieces)
+        condition = Conditioned(given.states, given.pieces, total)
+        pruned = condition.pruned({places[name] for name in names}, names)
+        return self._made(*self._parts(names), pruned, self._validate_args)
 
     def _with_evidence_of(self, log_evidence: Tensor) -> TreeKDM:
         nothing = torch.zeros_like(self._states.log_root).unsqueeze(0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.estimators.table.presence import Presence
 from kdmkit.kernels import Region
-from kdmkit.kernels.regions import Missing, region_of, union
+from kdmkit.kernels.regions import Missing, is_point, region_of, union
 
 #: Above the lines of columns in a printed table.
 COLUMN_HEADER = ("column", "kind", "missing", "details", "why")
@@ -80,13 +80,23 @@ class Column:
         values = self.codec.trimmed(region_of(outcomes.spans))
         if values.is_empty or values.is_whole:
             return [] if values.is_empty else [{}]
-        boxes = self.codec.boxes(values)
-        return [{self.variables[place]: part for place, part in box.items()} for box in boxes]
+        return self._boxes_of(values)
+
+    def _boxes_of(self, values: Region) -> list[Box]:
+        names = self.variables
+        return [{names[place]: box[place] for place in box} for box in self.codec.boxes(values)]
 
     def boxes(self, outcomes: Region) -> list[Box]:
-        """Disjoint boxes of regions of the column's variables."""
-        boxes = self.value_boxes(outcomes)
-        return boxes if self.presence is None else self.presence.boxes(outcomes, boxes)
+        """Disjoint boxes of regions of the column's variables, for a region that is `trimmed`."""
+        if self.presence is not None:
+            return self.presence.boxes(outcomes, self.value_boxes(outcomes))
+        return self._boxes_of(region_of(outcomes.spans) if outcomes.has_missing else outcomes)
+
+    def with_points(self, boxes: Sequence[Mapping[Any, Region]]) -> Column:
+        """The column inside of some boxes: numbers beside a single value in them are that value."""
+        spans = [span for box in boxes if self.name in box for span in box[self.name].spans]
+        points = [stop[1] for start, stop in spans if is_point((start, stop))]
+        return replace(self, codec=self.codec.with_points(points)) if points else self
 
     @cached_property
     def seen(self) -> Region:
@@ -123,7 +133,8 @@ def fit_column(
     kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw, numbers)
     is_outcome = missing == "outcome" and bool(raw.missing.any())
     if kind == "constant" and is_outcome:
-        kind, why = "category", "one value, or missing"
+        kind = {"integer": "integer", "float": "float"}.get(raw.storage.base, "category")
+        why = "one value, or missing"
     codec = fit_codec(raw, kind)
     if kind == "empty":
         warnings.warn(f"column {raw.name!r} is left out: all cells are missing", stacklevel=4)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -39,19 +38,20 @@ from kdmkit.training import Table
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KDMTable(DensityMixin, TableEstimator):
+class KDMTable(TableEstimator):
     """A model of a whole table: numbers, categories, dates and missing cells, asked in any direction.
 
     Args:
         types: kinds of columns that you decide, by name, for example `{"zip": "category"}`; the others are
             recognised. `columns_` shows the kind of every column.
         schema: kinds, and texts for missing cells, as `kdmkit schema` writes them: a path, or its content.
-        targets: columns that will be predicted. They have more neighbours in the tree, and the loss contains
-            their conditional likelihood given random subsets of the others. All answers stay exact and agree
-            with each other.
+        targets: columns that will be predicted; `fit` takes them as `y`, too. They have more neighbours in
+            the tree, and the loss contains their conditional likelihood given random subsets of the others.
+            All answers stay exact and agree with each other.
         texts: texts of single rows, such as names, are `"left out"`; or they are levels, `"pooled"` in draws
             if they are rare, or all `"drawn"`.
         min_level_rows: texts with fewer rows are rare; `"auto"`: 2 + n/500 of n rows, at most 5.
+        identifiers: of draws: `"new"` keys in the form of those of the data, or `"left out"`.
         missing: what an empty cell is: `"outcome"`, missing as in the rows of the fit; `"unknown"`, a value
             that is not known. Cells of absent columns, and of columns that had all cells, are unknown.
         n_components: components of every column; `"auto"` by the number of rows.
@@ -64,6 +64,7 @@ class KDMTable(DensityMixin, TableEstimator):
     Attributes:
         columns_: the kind of every column, and why.
         schema_: the codecs of the columns.
+        targets_: the columns that will be predicted, by `targets` or by `y` of `fit`.
         history_, n_samples_seen_: one entry per epoch; the number of rows of all fits.
 
     >>> import numpy as np
@@ -170,21 +171,26 @@ class KDMTable(DensityMixin, TableEstimator):
         *,
         complete: bool = False,
         frame: Literal["pandas", "polars", "arrow"] | None = None,
+        first_key: int = 0,
     ) -> Any:
         """New rows as a frame like the one that the table was fitted to; cells are missing as often as there.
+
+        Identifiers are new keys in the form of those of the data, the same ones in every call.
 
         Args:
             given: evidence that holds for all rows, as in `query`.
             random_state: None: other rows in every call.
             complete: whether all cells have values, those that missing cells would have by other columns.
             frame: the library of the frame; None: that of the fit, and pandas for files if it is installed.
+            first_key: the number of the first new key: of the rows drawn before, for keys that go on.
         """
         n = check_count("n_samples", n_samples)
         engine = self._engine()
         condition = read_event(engine.schema, given)
         warn_of_outside(engine, condition)
         rows = RowSampler(engine, condition, complete=complete)
-        return rows.frame(n, self._generator(random_state), frame)
+        first_key = check_count("first_key", first_key, least=0)
+        return rows.frame(n, self._generator(random_state), frame, first_key)
 
     # ---- rows
 
@@ -195,7 +201,9 @@ class KDMTable(DensityMixin, TableEstimator):
         return np.concatenate([engine.log_prob_of_rows(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The mean of log p over the rows; `sample_weight` weighs them."""
+        """The mean of log p over the rows, and their target if y was fitted; `sample_weight` weighs them."""
+        check_is_fitted(self)
+        X = self._with_target(X, y, self.targets_)[1]
         return float(np.average(self.score_samples(X), weights=sample_weight))
 
     def predict(self, X: Any, target: str | None = None) -> Array:
@@ -204,7 +212,7 @@ class KDMTable(DensityMixin, TableEstimator):
         A column of dates is predicted by its median.
 
         Args:
-            target: the column; None is the only one of `targets`.
+            target: the column; None is the only one of `targets`, or `y` of the fit.
         """
         return self._rows_of(X, target, lambda rho: rho.expected())
 
@@ -237,21 +245,13 @@ class KDMTable(DensityMixin, TableEstimator):
     @torch.no_grad()
     def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
         engine = self._engine()
-        column = check_target(engine.schema, self._only_target() if target is None else target)
+        column = self.checked_target(target)
         return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
 
     def _blocks(self, X: Any) -> Iterator[Table]:
         """Rows as events, in blocks; files and iterators are read batch by batch."""
         for batch in batches_of(X) if is_streamed(X) else [X]:
             yield from self.schema_.encode(batch, missing=self.missing).blocks(BLOCK)
-
-    def levels(self, target: str) -> list[Any]:
-        """The levels of a column, as `predict_proba` has them."""
-        column = check_target(self._engine().schema, target)
-        if column.codec.levels is None:
-            wanted = "a column with levels"
-            raise TypeError(bad_argument("target", wanted, f"{target!r}, of kind {column.kind}"))
-        return list(column.codec.levels)
 
     @torch.no_grad()
     def impute(

@@ -173,7 +173,8 @@ class _Parser:
     def joined(self, word: str, *tighter: str) -> Event:
         """Events between which a word stands."""
         parts = [self.joined(*tighter) if tighter else self.single()]
-        while self.skip(word):
+        while self.here.kind == word:
+            self.take()
             parts.append(self.joined(*tighter) if tighter else self.single())
         if len(parts) == 1:
             return parts[0]
@@ -183,7 +184,8 @@ class _Parser:
 
     def single(self) -> Event:
         negated = False
-        while self.skip("not"):
+        while self.here.kind == "not":
+            self.take()
             negated = not negated
         event = self.group() if self.here.kind == "(" else self.condition()
         return ~event if negated else event
@@ -259,7 +261,8 @@ class _Parser:
         self.take()
         opening = self.expect(*_CLOSING)
         terms = [self.operand(inside=key)]
-        while self.skip(","):
+        while self.here.kind == ",":
+            self.take()
             terms.append(self.operand(inside=key))
         closing = self.expect(*_CLOSING[opening.kind])
         syntax = self.columns.syntax(key)
@@ -321,7 +324,7 @@ class _Parser:
             return token._replace(kind="word") if token.kind in KEYWORDS else token
         if self.here.kind == "(":
             return self.part(token)
-        return self.words(token, inside)
+        return self.words(token, inside) if self.here.kind in ("word", ",") else token
 
     def words(self, token: Token, inside: Key | None = None) -> Token:
         """All words from one on: a name or a value of several words is one."""

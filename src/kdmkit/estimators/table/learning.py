@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from sklearn.base import DensityMixin
+from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -20,10 +23,12 @@ from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
 from kdmkit.estimators.table.answering.engine import TableEngine
-from kdmkit.estimators.table.column import Columns
+from kdmkit.estimators.table.codecs.kinds import are_classes
+from kdmkit.estimators.table.column import Column, Columns
 from kdmkit.estimators.table.decisions import read_decisions
-from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame
+from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame, with_target
 from kdmkit.estimators.table.model import ReplayRows, TableSettings, fit_model, learn_chunk
+from kdmkit.estimators.table.outcomes import check_target
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn.pair_information import PairInformation
 from kdmkit.training import Table
@@ -33,7 +38,7 @@ _SLACK = 1.25
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TableEstimator(KDMEstimator):
+class TableEstimator(DensityMixin, KDMEstimator):
     """The fit of a table; `KDMTable` adds the questions."""
 
     types: Any = None
@@ -41,11 +46,13 @@ class TableEstimator(KDMEstimator):
     targets: Any = None
     texts: Literal["left out", "pooled", "drawn"] = "left out"
     min_level_rows: int | Literal["auto"] = "auto"
+    identifiers: Literal["new", "left out"] = "new"
     missing: Literal["outcome", "unknown"] = "outcome"
     max_rows: int | None = 500_000
     max_epochs: Any = "auto"
     patience: Any = "auto"
 
+    targets_: list[str] = field(init=False, repr=False)
     pair_information_: PairInformation | None = field(init=False, default=None)
     _cached_engine: TableEngine | None = field(init=False, default=None)
     _kept: ReplayRows | None = field(init=False, default=None)
@@ -64,11 +71,14 @@ class TableEstimator(KDMEstimator):
         Args:
             X: a frame of pandas, polars or Arrow, a mapping of arrays, an array; or a path to CSV or Parquet,
                 or an iterator of Arrow batches: these are read batch by batch: memory holds only the sample.
-            y: ignored, for scikit-learn.
+            y: one more column that will be predicted, as scikit-learn passes it: a series, whose name the
+                column takes, or an array, "y". Two numbers, and whole numbers from 0 or 1 to at most 10, are
+                classes; `types={"y": "count"}` makes them quantities.
             sample_weight: a number ≥ 0 for every row.
         """
         with self._seeded():
-            frame = sample_frame("X", X, self.max_rows, self._seed)
+            self.targets_, data = self._with_target(X, y)
+            frame = sample_frame("X", data, self.max_rows, self._seed)
             schema = self._new_schema(frame)
             weights, used = sampled_weights(sample_weight, frame)
             rows = replace(schema.encode(frame, missing=self.missing).take(used), weights=weights)
@@ -92,12 +102,13 @@ class TableEstimator(KDMEstimator):
         them twice as many components. `kdmkit.save` leaves the sample out.
 
         Args:
-            X: as in `fit`; memory holds a whole chunk.
+            X, y: as in `fit`; memory holds a whole chunk.
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
         """
         first = not hasattr(self, "module_")
         with self._seeded():
-            raw = read_frame("X", X)
+            names = None if first else self.targets_
+            self.targets_, raw = self._with_target(read_frame("X", X), y, names)
             schema = self._new_schema(raw) if first else self._grown_schema(raw)
             weights, used = chunk_weights(sample_weight, raw.n_rows)
             rows = replace(schema.encode(raw, missing=self.missing).take(used), weights=weights)
@@ -116,19 +127,43 @@ class TableEstimator(KDMEstimator):
         self._adopt(schema, layer, information, n_rows)
         return self
 
+    def _with_target(self, X: Any, y: Any, names: Sequence[str] | None = None) -> tuple[list[str], Any]:
+        """The columns that will be predicted, and the rows with y among their columns.
+
+        Args:
+            names: of the columns of y, if an earlier call gave them.
+        """
+        if y is None:
+            return [self.targets] if isinstance(self.targets, str) else list(self.targets or ()), X
+        if self.targets is not None:
+            raise ValueError(bad_argument("y", "None, since `targets` are columns of X", type(y).__name__))
+        if is_streamed(X):
+            wanted = "None for files and streams: `targets` names a column of them"
+            raise ValueError(bad_argument("y", wanted, type(y).__name__))
+        frame = read_frame("X", X)
+        joined = with_target(frame, y, names)
+        return list(joined.columns)[len(frame.columns) :], joined
+
+    def _classes(self, frame: RawFrame) -> dict[str, str]:
+        """The kind of y if its numbers are classes."""
+        names = self.targets_ if self.targets is None else []
+        return {name: "category" for name in names if are_classes(frame.columns[name])}
+
     def _new_schema(self, frame: RawFrame) -> Schema:
         check_choice("missing", self.missing, ("outcome", "unknown"))
+        check_choice("identifiers", self.identifiers, ("new", "left out"))
         check_choice("texts", self.texts, ("left out", "pooled", "drawn"))
         decisions = read_decisions(self.schema)
         schema = Schema.from_frame(
             frame,
-            {**decisions.types, **(self.types or {})},
+            {**self._classes(frame), **decisions.types, **(self.types or {})},
             missing=self.missing,
             texts=self.texts,
             least_rows=self._least_rows(),
             markers=decisions.markers,
+            identifiers=self.identifiers,
         )
-        schema.warn_of_unsure()
+        warn_of_unsure(schema)
         return schema
 
     def _grown_schema(self, frame: RawFrame) -> Schema:
@@ -146,7 +181,8 @@ class TableEstimator(KDMEstimator):
         self.schema_ = schema
         self.pair_information_ = information.of_groups(schema.places_of_variables)
         self.n_samples_seen_ = n_rows
-        names = [name for name in schema.columns if name not in schema.texts.values()]
+        no_features = {*schema.texts.values(), *(self.targets_ if self.targets is None else ())}
+        names = [name for name in schema.columns if name not in no_features]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
         self._cached_engine = None
@@ -169,17 +205,15 @@ class TableEstimator(KDMEstimator):
         )
 
     def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
-        if self.targets is None:
-            return []
-        if isinstance(self.targets, str):
-            raise ValueError(bad_argument("targets", "a list of columns", repr(self.targets)))
-        return [schema.modelled_column("targets", name).variables for name in self.targets]
+        argument = "targets" if self.targets is not None else "y"
+        return [schema.modelled_column(argument, name).variables for name in self.targets_]
 
-    def _only_target(self) -> str:
-        if self.targets is None or len(self.targets) != 1:
-            wanted = "a column; only with one column in `targets` is there a default"
+    def checked_target(self, target: Any) -> Column:
+        """The column of the model that is predicted; None is the only target of the fit."""
+        if target is None and len(self.targets_) != 1:
+            wanted = "a column; only with `y` or with one column in `targets` is there a default"
             raise ValueError(bad_argument("target", wanted, None))
-        return str(self.targets[0])
+        return check_target(self.schema_, self.targets_[0] if target is None else target)
 
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
         """Settings of the loop that are not automatic."""
@@ -193,6 +227,24 @@ class TableEstimator(KDMEstimator):
         """The columns and their kinds, by name; prints as a table."""
         check_is_fitted(self)
         return Columns(self.schema_.columns, self.schema_.origin)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The levels of the only target, which scikit-learn's scores of classifiers ask for."""
+        names = getattr(self, "targets_", [])
+        codec = self.schema_.columns[names[0]].codec if len(names) == 1 else None
+        if codec is None or codec.levels is None:
+            raise AttributeError("classes_: expected a fit with one target that has levels")
+        return np.array(codec.levels)
+
+    def levels(self, target: str) -> list[Any]:
+        """The levels of a column, as `predict_proba` has them."""
+        check_is_fitted(self)
+        column = check_target(self.schema_, target)
+        if column.codec.levels is None:
+            wanted = "a column with levels"
+            raise TypeError(bad_argument("target", wanted, f"{target!r}, of kind {column.kind}"))
+        return list(column.codec.levels)
 
     def _engine(self) -> TableEngine:
         """The fitted distribution; made once."""
@@ -213,10 +265,27 @@ class TableEstimator(KDMEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
         tags.non_deterministic = self.random_state is None
+        if hasattr(self, "module_") and self.targets is None and len(self.targets_) == 1:
+            numeric = self.schema_.columns[self.targets_[0]].codec.numeric
+            tags.estimator_type = "regressor" if numeric else "classifier"
+            tags.classifier_tags = None if numeric else ClassifierTags()
+            tags.regressor_tags = RegressorTags() if numeric else None
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_cached_engine": None}
+
+
+def warn_of_unsure(schema: Schema) -> None:
+    """One warning that lists the columns whose kind is not certain, and how to decide it."""
+    unsure = [
+        f"{name!r} ({column.kind}: {column.unsure})"
+        for name, column in schema.columns.items()
+        if column.unsure
+    ]
+    if unsure:
+        listed = "; ".join(unsure)
+        warnings.warn(f"kinds of columns that are not certain: {listed}", stacklevel=4)
 
 
 # ---- rows

@@ -91,7 +91,6 @@ def start_layer(
         train.weights,
         targets={name for group in settings.targets for name in group},
         preference=TABLE_RECIPE.target_preference,
-        groups=[column.variables for column in schema.modelled.values()],
     )
     layer = TreeLayer(variables, k, generator=generator)
     layer.initialize(
@@ -126,12 +125,13 @@ def train_layer(
         validation,
         options=table_options(len(train), settings.options, share, has_targets=bool(targets)),
         shrinkage=TABLE_RECIPE.pseudo_rows(
-            edge_concentrations(layer, some), independent, has_targets=bool(targets)
+            edge_concentrations(layer, some), independent, settings.presences, has_targets=bool(targets)
         ),
         fading=TABLE_RECIPE.fading,
         masking_fading=TABLE_RECIPE.masking_fading,
         targets=targets,
         centre_rate=1.0 if targets else TABLE_RECIPE.centre_rate,
+        exact_counts=bool(settings.presences) and share == 1,
         identity=settings.identity,
     )
 
@@ -300,8 +300,7 @@ def learn_chunk(
         layer = layer.with_levels(schema.variables(layer.n_components)).requires_grad_()
         rows, variables = everything.train, list(layer.variables.values())
         information = pair_information(variables, rows.columns, rows.observed, rows.weights)
-        groups = [column.variables for column in schema.modelled.values()]
-        independent = independent_variables(list(layer.variables), layer.parents, information, groups)
+        independent = independent_variables(list(layer.variables), layer.parents, information)
     history = train_layer(layer, replayed.train, replayed.validation, settings, independent, share)
     if most is not None:
         everything = everything.take(smallest(everything.keys, most))

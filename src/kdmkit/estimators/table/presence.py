@@ -22,6 +22,8 @@ from kdmkit.kernels import Levels, Missing, OneOf, Region
 from kdmkit.kernels.regions import NOTHING, WHOLE, region_of
 from kdmkit.nn import Variable
 
+# Rules about missing cells have no exceptions: less is spread evenly than among other levels.
+_SMOOTHING = 0.1
 #: All values of a cell that is there.
 PRESENT = ~Missing
 
@@ -45,7 +47,7 @@ class Presence:
         Args:
             missing: True for missing cells.
         """
-        return cls(name, smoothing(2, len(missing))) if missing.any() else None
+        return cls(name, _SMOOTHING * smoothing(2, len(missing))) if missing.any() else None
 
     @property
     def variable(self) -> Variable:

@@ -19,6 +19,8 @@ class TableRecipe:
             the columns has more than √n different numbers.
         shrinkage, fewest_shrinkage, most_shrinkage: pseudo-rows of every state of a parent: shrinkage times
             the concentration of the edge (`edge_concentrations`), clipped. A weak dependence is shrunk more.
+        fewest_presence_shrinkage: the least of them for a variable that says whether a cell is there: rules
+            such as "no income of a spouse without a spouse" have no exceptions.
         independent_shrinkage: pseudo-rows where a variable may be independent of its parent.
         fading: penalties are multiplied by (1 − t/T)^fading. At 0 they stay: otherwise the last steps
             overfit.
@@ -49,6 +51,7 @@ class TableRecipe:
     shrinkage: float = 0.05
     fewest_shrinkage: float = 0.1
     most_shrinkage: float = 5.0
+    fewest_presence_shrinkage: float = 0.01
     independent_shrinkage: float = 1e3
     fading: float = 0.0
     masking_fading: float = 2.0
@@ -82,14 +85,27 @@ class TableRecipe:
         self,
         concentrations: Mapping[str, float],
         independent: Collection[str] = (),
+        presences: Collection[str] = (),
         *,
         has_targets: bool = False,
     ) -> dict[str, float]:
-        """Pseudo-rows of every state of the parent, by variable."""
+        """Pseudo-rows of every state of the parent, by variable.
+
+        Args:
+            concentrations: of the edges.
+            independent: variables that may be independent of their parents.
+            presences: variables that say whether cells are there.
+            has_targets: whether there are variables that will be predicted.
+        """
         least, most = self.fewest_shrinkage, self.most_shrinkage
         if has_targets:
             least, most = self.fewest_target_shrinkage, self.most_target_shrinkage
-        linked = {name: max(least, min(most, self.shrinkage * a)) for name, a in concentrations.items()}
+        linked = {
+            name: max(
+                self.fewest_presence_shrinkage if name in presences else least, min(most, self.shrinkage * a)
+            )
+            for name, a in concentrations.items()
+        }
         return linked | dict.fromkeys(independent, self.independent_shrinkage)
 
     def batch_size(self, n_rows: int, *, has_targets: bool = False) -> int:

@@ -7,7 +7,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +24,7 @@ from kdmkit.estimators.table.codecs.rare import (
     pooled,
     texts_as_levels,
     with_least_rows,
+    with_new_keys,
 )
 from kdmkit.estimators.table.codecs.texts import recognised
 from kdmkit.estimators.table.column import Column, Columns, absent_cells, fit_column
@@ -80,6 +80,7 @@ class Schema:
         texts: str = "left out",
         least_rows: int | None = None,
         markers: Mapping[str, Sequence[str]] | None = None,
+        identifiers: str = "new",
     ) -> Schema:
         """The schema of a frame.
 
@@ -90,6 +91,7 @@ class Schema:
             texts: what becomes of texts of single people or things, as in `KDMTable`.
             least_rows: levels of texts with fewer rows are rare; None: by the number of rows.
             missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
+            identifiers: of draws: `"new"` keys, or `"left out"`.
         """
         raw = read_frame("X", frame)
         if not raw.n_rows:
@@ -104,6 +106,8 @@ class Schema:
         ]
         if least_rows is not None:
             columns = [with_least_rows(column, least_rows) for column in columns]
+        if identifiers == "new":
+            columns = with_new_keys(columns, raw)
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
         return cls(columns, raw.backend, raw.labels, sample, missing)
 
@@ -149,17 +153,6 @@ class Schema:
         if absent or unknown:
             got = ", ".join(absent + unknown)
             raise ValueError(bad_argument("X", "the columns of the rows before", got))
-
-    def warn_of_unsure(self) -> None:
-        """One warning that lists the columns whose kind is not certain, and how to decide it."""
-        unsure = [
-            f"{name!r} ({column.kind}: {column.unsure})"
-            for name, column in self.columns.items()
-            if column.unsure
-        ]
-        if unsure:
-            listed = "; ".join(unsure)
-            warnings.warn(f"kinds of columns that are not certain: {listed}", stacklevel=4)
 
     def _warn_of_unknown(self, raw: RawFrame) -> None:
         unknown = [name for name in raw.columns if name not in self.columns]
@@ -250,17 +243,19 @@ class Schema:
         index: Any = None,
         named: Collection[str] | None = None,
         backend: str | None = None,
+        first_key: int | None = None,
     ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
         Cells are missing where their presence says so, if it is among the values. Constants come back as
-        they are; identifiers, texts and empty columns are left out.
+        they are; texts, empty columns and identifiers without new keys are left out.
 
         Args:
             columns: the columns wanted; None: constants, and all columns whose variables `values` has.
             index: the index of a frame of pandas; None counts from 0.
             named: columns whose rare levels stay; in others they are one text. None: all columns.
             backend: as in `build_frame`; None: that of the fitted frame.
+            first_key: the number of the first new key of identifiers; None: no new keys.
         """
         n_rows = len(next(iter(values.values())))
         wanted = list(self.columns) if columns is None else list(columns)
@@ -268,8 +263,11 @@ class Schema:
         for name in wanted:
             column = self.column("columns", name)
             has_values = column.variables and all(part in values for part in column.variables)
-            if column.kind == "constant" or has_values:
-                raw.append(pooled(self.decode_column(name, values, n_rows), column.codec, named))
+            has_keys = first_key is not None and column.codec.keys is not None
+            if column.kind == "constant" or has_values or has_keys:
+                raw.append(
+                    pooled(self.decode_column(name, values, n_rows, first_key or 0), column.codec, named)
+                )
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
                 raise ValueError(bad_argument("values", "values of all columns wanted", got))
@@ -277,10 +275,14 @@ class Schema:
         raw = joined(raw, self.texts)
         return build_frame(raw, backend or self.backend, [labels[column.name] for column in raw], index)
 
-    def decode_column(self, name: str, values: Mapping[str, Tensor], n_rows: int) -> RawColumn:
+    def decode_column(
+        self, name: str, values: Mapping[str, Tensor], n_rows: int, first_key: int = 0
+    ) -> RawColumn:
         """One column as an array."""
         column = self.columns[name]
-        if isinstance(column.codec, LeftOutCodec):
+        if column.codec.keys is not None:
+            decoded = column.codec.keys.new(first_key, n_rows, column.storage.base)
+        elif isinstance(column.codec, LeftOutCodec):
             cells = np.empty(n_rows, dtype=object)
             cells[:] = [column.codec.constant] * n_rows
             decoded = cells.astype(BASES[column.storage.base])
@@ -291,12 +293,9 @@ class Schema:
             missing = column.presence.is_missing(values).cpu().numpy()
         return RawColumn(name, decoded, missing, column.storage)
 
-    def with_points(self, points: Mapping[str, Sequence[Any]]) -> Schema:
-        """The schema, in which numbers that differ from a given one by rounding are that number."""
-        columns = [
-            replace(column, codec=column.codec.with_points(points[name])) if points.get(name) else column
-            for name, column in self.columns.items()
-        ]
+    def with_points(self, boxes: Sequence[Box]) -> Schema:
+        """The schema for draws inside of some boxes: single values in them are exact."""
+        columns = [column.with_points(boxes) for column in self.columns.values()]
         return Schema(columns, self.backend, self.labels, self.sample, self.missing)
 
     def column(self, argument: str, name: Any) -> Column:

@@ -24,14 +24,16 @@ def scored(table: Any, batch: Any) -> Any:
 
 
 def predicted(
-    table: Any, batch: Any, *, target: str, interval: float | None = None, proba: bool = False
+    table: Any, batch: Any, *, target: str | None = None, interval: float | None = None, proba: bool = False
 ) -> Any:
     """Predictions of a column.
 
     Args:
+        target: the column; None: the only target of the fit.
         interval: the coverage of intervals, in the columns `<target> low` and `<target> high`.
         proba: whether to add the probability of every level, in the columns `P(<level>)`.
     """
+    target = table.checked_target(target).name
     columns: dict[str, Any] = {target: table.predict(batch, target)}
     if interval is not None:
         ends = table.predict_interval(batch, target, coverage=interval)
@@ -55,7 +57,8 @@ def sampled(
     """New rows."""
     n = check_count("n", n)
     for start in range(0, n, batch_size):
-        yield table.sample(min(batch_size, n - start), given=given, random_state=random_state, frame="arrow")
+        options = {"given": given, "random_state": random_state, "frame": "arrow", "first_key": start}
+        yield table.sample(min(batch_size, n - start), **options)
 
 
 def known_columns(table: Any, columns: Sequence[str] | None, keep: Sequence[str], batch: Any) -> Any:

@@ -141,7 +141,7 @@ def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
 def interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
     """The piecewise linear function through points; the outer segments go on beyond them."""
     knots, heights = knots.to(x.device), heights.to(x.device)
-    i = _segment(x, knots)
+    i = torch.searchsorted(knots[1:-1], x.detach().to(knots.dtype).contiguous(), right=True)
     slope = heights.diff() / knots.diff()
     return (heights[i] + (x - knots[i]) * slope[i]).to(x.dtype)
 

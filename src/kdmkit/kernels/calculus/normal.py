@@ -112,8 +112,8 @@ def _unit(end: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
 def _log_mass_parts(a: Tensor, b: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
     """log(Φ(b) − Φ(a)) as rest − z²/2 with the number z of [a, b] that is nearest to 0.
 
-    Far from 0 the second part is much larger than the first, which holds the mass relative to φ(z). By
-    operations that can be differentiated any number of times, and compiled; `_AnchoredMass` is the fast twin.
+    Far from 0 the second part is much larger than the first, which holds the mass relative to φ(z). All
+    operations can be differentiated any number of times, and compiled; `_AnchoredMass` is the fast twin.
 
     With m = (a + b)/2 ≥ 0, by symmetry, there are three cases: a narrow interval, by quadrature of
     φ(m + t)/φ(m); one in the tail, by Q(a)·(1 − Q(b)/Q(a)) with scaled complementary error functions; one

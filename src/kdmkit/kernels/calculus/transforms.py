@@ -104,7 +104,7 @@ class Change(nn.Module):
         """T⁻¹(z), also of ±∞."""
         x = as_float64(z)
         for step in reversed(self.steps):
-            x = step.backward(x)
+            x = step.mapped(x, not step.inverse)
         return x.to(z.dtype)
 
     def stand_in(self, x: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Change(nn.Module):
         """T(x) in the precision of x, for x in the domain of T."""
         z = as_float64(x)
         for step in self.steps:
-            z = step(z)
+            z = step.mapped(z, step.inverse)
         return z.to(x.dtype)
 
     def log_slope(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -193,22 +193,20 @@ class Step(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The step's value, also at the ends of its domain."""
-        return self._backward(x) if self.inverse else self._forward(x)
+        return self.mapped(x, self.inverse)
 
     def backward(self, z: Tensor) -> Tensor:
         """The inverse of the step, also at the ends of its image."""
-        return self._forward(z) if self.inverse else self._backward(z)
+        return self.mapped(z, not self.inverse)
 
-    def _forward(self, x: Tensor) -> Tensor:
+    def mapped(self, x: Tensor, inverse: bool) -> Tensor:
+        """The value of the transform, or of its inverse."""
         if self.kind == "quantile_normal":
-            return interpolate(x, self.values, self.scores)
-        # SigmoidTransform clips its values near 0 and 1.
-        return x.sigmoid() if self.kind == "sigmoid" else cast("Tensor", self._plain._call(x))
-
-    def _backward(self, z: Tensor) -> Tensor:
-        if self.kind == "quantile_normal":
-            return interpolate(z, self.scores, self.values)
-        return z.logit() if self.kind == "sigmoid" else cast("Tensor", self._plain._inverse(z))
+            ends = (self.scores, self.values) if inverse else (self.values, self.scores)
+            return interpolate(x, *ends)
+        if self.kind == "sigmoid":  # SigmoidTransform clips its values near 0 and 1.
+            return x.logit() if inverse else x.sigmoid()
+        return cast("Tensor", self._plain._inverse(x) if inverse else self._plain._call(x))
 
     @property
     def _plain(self) -> Transform:

@@ -168,7 +168,7 @@ def schedule(
         distinct: the number of distinct rows of nodes with `Indexed` scores.
     """
     next_hop, distance = _directions(parents, to)
-    farthest_first = sorted(next_hop, key=lambda node: (-distance[node], node))
+    farthest_first = [node for _, node in sorted([(-distance[node], node) for node in next_hop])]
     informed = set(scored)
     receiving: set[int] = set()
     groups: dict[tuple[int, int, bool, int, int], list[tuple[int, int, int]]] = {}
@@ -186,12 +186,11 @@ def schedule(
         receiving.add(target)
         key = (distance[source], stack, downward, rows, 0 if together else source)
         groups.setdefault(key, []).append((source, target, slot))
-    return tuple(_step(key[1], key[2], tables, edges) for key, edges in groups.items())
-
-
-def _step(stack: int, downward: bool, tables: Tables, edges: list[tuple[int, int, int]]) -> MessageStep:
-    sources, targets, slots = [tuple(part) for part in zip(*edges, strict=True)]
-    return MessageStep(sources, targets, stack, slots, downward, tables.sharp[stack])
+    steps = []
+    for (_, stack, downward, _, _), edges in groups.items():
+        sources, targets, slots = zip(*edges, strict=True)
+        steps.append(MessageStep(sources, targets, stack, slots, downward, tables.sharp[stack]))
+    return tuple(steps)
 
 
 def _directions(parents: Sequence[int], to: int) -> tuple[dict[int, int], list[int]]:

@@ -168,18 +168,21 @@ def maximize(
 def _steps(
     parents: Sequence[int], scores: Sequence[NodeScores | None], tables: Tables, to: int
 ) -> tuple[MessageStep, ...]:
-    scored = [node for node, score in enumerate(scores) if score is not None]
+    scored, distinct, are_few = [], {}, True
+    for node, score in enumerate(scores):
+        if score is not None:
+            scored.append(node)
+            are_few = are_few and score.shape.numel() <= _FEW
+            if isinstance(score, Indexed):
+                distinct[node] = len(score.distinct)
     # Few launches on a GPU. On a CPU single tables stay in the caches, unless calls cost more than numbers.
-    together = any(stack.is_cuda for stack in tables.stacks) or all(
-        score is None or score.shape.numel() <= _FEW for score in scores
-    )
-    distinct = {node: len(s.distinct) for node, s in enumerate(scores) if isinstance(s, Indexed)}
+    together = are_few or (bool(tables.stacks) and tables.stacks[0].is_cuda)
     return schedule(parents, tables, scored, to, together=together, distinct=distinct)
 
 
 def _is_plain(tables: Tables) -> bool:
     """Whether only differentiable operations will do: tables have a batch, or a transform is active."""
-    return any(stack.ndim > 3 for stack in tables.stacks) or not only_reverse_mode()
+    return max([stack.ndim for stack in tables.stacks], default=3) > 3 or not only_reverse_mode()
 
 
 def _device_type(scores: Sequence[NodeScores | None]) -> str:
@@ -214,6 +217,6 @@ def _in_one_dtype(scores: Sequence[NodeScores | None], tables: Tables) -> tuple[
         if tensor is not None and tensor.dtype != dtype:
             dtype = torch.promote_types(dtype, compute_dtype(tensor.dtype))
     converted = [None if score is None else score.to(dtype) for score in scores]
-    if all(stack.dtype == dtype for stack in tables.stacks):
+    if {stack.dtype for stack in tables.stacks} <= {dtype}:
         return converted, tables
     return converted, tables.mapped(lambda stack: stack.to(dtype))

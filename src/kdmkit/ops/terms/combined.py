@@ -225,6 +225,11 @@ class InDtype(_Nested):
     term: Term
     result: torch.dtype
 
+    @classmethod
+    def of(cls, term: Term, result: torch.dtype) -> InDtype:
+        """The scores of a term in another dtype, which may be one of this kind."""
+        return cls(term.term if isinstance(term, InDtype) else term, result)
+
     @property
     def dtype(self) -> torch.dtype:
         return self.result

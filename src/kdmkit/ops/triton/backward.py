@@ -137,7 +137,7 @@ class _Backward:
         self.need_values = values and operands[4] is not None
         self.need_columns = self.need_components or self.need_values or log_weights
         new, pairs = self.source.unit.new_zeros, zip(operands[1:], needs, strict=True)
-        #: By query, components, log-weights, values and scale, in float32; None if not needed.
+        #: Gradients of queries, components, log-weights, values and scale in float32; None if not needed.
         self.gradients = [new(x.shape) if need and x is not None else None for x, need in pairs]
         self.by_query, self.by_components, self.by_weights, self.by_values, self.by_scale = self.gradients
 

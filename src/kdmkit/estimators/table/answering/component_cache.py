@@ -13,12 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit.distributions.quantiles import Knots
-from kdmkit.kernels import Kernel, Periodic
+from kdmkit.kernels import Interval, Kernel, Periodic
 
 # Numbers of a table: 4 MB, a tenth of a second.
 _NUMBERS = 1 << 19
 # Nodes of a quadrature; if narrow components need more, their distribution functions are computed.
 _MOST_NODES = 64
+# The largest number of digits between two entries of a table for which their probabilities are listed.
+_MOST_LISTED = 1024
 
 
 class Turn:
@@ -76,6 +78,12 @@ class Turn:
         if self.stride == 1:
             return high, below, upto
         first = (low + 1) * self.stride
+        if self.stride > _MOST_LISTED or self._n_nodes > _MOST_NODES:
+            last = ((high + 1) * self.stride).clamp_max(self.period) - 1
+            start = first - 1, last, below, upto
+            _, *reached_at = _bisect(lambda at: (weights * self._upto(at.double())).sum(-1), level, start)
+            digit, below, upto = reached_at
+            return digit, below, upto
         reached = torch.cat([below.unsqueeze(-1), self._reached(weights, first, below)], -1)
         step = (reached[:, 1:-1] < level.unsqueeze(-1)).sum(-1).clamp_max(self.period - 1 - first)
         below, upto = (reached.gather(-1, (step + i).unsqueeze(-1)).squeeze(-1) for i in (0, 1))
@@ -155,11 +163,17 @@ class ComponentCache:
     def __init__(self, kernel: Kernel, components: Tensor) -> None:
         self.kernel, self.components = kernel, components
         self._kept: dict[Hashable, Any] = {}
+        self._probs: Tensor | None = None
 
-    @cached_property
-    def probs(self) -> Float[Tensor, "m n"]:
-        """The probability of every level."""
-        return self.kernel.probs(self.components).double()
+    def probs(self, n: int) -> Float[Tensor, "m n"]:
+        """The probability of every one of n levels, or places in a list."""
+        if self._probs is None:
+            if self.kernel.discrete:
+                self._probs = self.kernel.probs(self.components).double()
+            else:
+                cells = [Interval(place - 0.5, place + 0.5, "left") for place in range(n)]
+                self._probs = self.kernel.log_mass(cells, self.components).double().exp().mT
+        return self._probs
 
     @cached_property
     def mean_features(self) -> Float[Tensor, "m v"]:

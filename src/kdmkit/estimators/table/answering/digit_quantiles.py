@@ -15,6 +15,7 @@ from kdmkit.distributions import KDM
 from kdmkit.distributions.event_inference import EventEvidence, restriction
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.table.answering.component_cache import ComponentCache, Turn
+from kdmkit.estimators.table.codecs.number_lists import ListPart
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part
 from kdmkit.estimators.table.codecs.times import CirclePart
 from kdmkit.kernels import Interval, Region
@@ -32,8 +33,8 @@ def first_digit(part: Part, rho: KDM, cache: ComponentCache, level: Float[Tensor
         part: how the digit is an event.
         rho: the distribution of the digit.
     """
-    if part.values is not None:
-        return _among_codes(rho, cache, part.values, level)
+    if isinstance(part, ListPart):
+        return _among_codes(rho, cache, part, level)
     if isinstance(part, CirclePart):
         return _on_circle(rho, cache.turn, level)
     assert isinstance(part, NumberPart)
@@ -41,16 +42,18 @@ def first_digit(part: Part, rho: KDM, cache: ComponentCache, level: Float[Tensor
     return _on_line(mixture, part, level)
 
 
-def _among_codes(rho: KDM, cache: ComponentCache, values: Any, level: Tensor) -> Digit:
-    probs = rho.log_weights.double().exp() @ cache.probs
+def _among_codes(rho: KDM, cache: ComponentCache, part: ListPart, level: Tensor) -> Digit:
+    probs = rho.log_weights.double().exp() @ cache.probs(len(part.numbers))
     reached = (probs / probs.sum(-1, keepdim=True)).cumsum(-1).clamp_max(1.0)
     reached[..., -1] = 1.0
     code = (reached < level.unsqueeze(-1)).sum(-1, keepdim=True)
     above = reached.gather(-1, code).squeeze(-1)
     below = torch.where(code > 0, reached.gather(-1, (code - 1).clamp_min(0)), 0.0).squeeze(-1)
-    numbers = torch.tensor(values, dtype=torch.float64, device=level.device)
+    numbers = torch.tensor(part.numbers, dtype=torch.float64, device=level.device)
     code = code.squeeze(-1)
-    return numbers[code], _within(level, below, above), code
+    event = part.event_of(code)
+    event = event.to(rho.components.dtype) if event.is_floating_point() else event
+    return numbers[code], _within(level, below, above), event
 
 
 def _on_line(mixture: Univariate, part: NumberPart, level: Tensor) -> Digit:

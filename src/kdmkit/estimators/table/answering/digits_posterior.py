@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # The mode is searched between these quantiles: among all units up to a number of them, else in some days.
 _TAIL, _MOST_UNITS, _DAYS = 1e-4, 20_000, 16
+# A day with more units is searched on a grid of so many, near the best of which there are finer ones.
+_MOST_IN_DAY, _GRID, _BEST = 86_400, 4096, 16
 # Units whose densities are computed together.
 _BLOCK = 1 << 14
 
@@ -165,9 +167,7 @@ class DigitsPosterior(Posterior):
     def density(self, values: Any) -> Array:
         if self.batch:
             return super().density(values)
-        raw = self.codec.raw(values)
-        probs = self._probs_of_units(self.codec.outcomes_of(raw.values))
-        return np.where(self.codec.are_outcomes(raw), probs, 0.0)
+        return self.probabilities([OneOf([value]) for value in values])
 
     def _probs_of_units(self, units: np.ndarray) -> np.ndarray:
         """The probabilities of units of the column."""
@@ -180,7 +180,7 @@ class DigitsPosterior(Posterior):
         return total
 
     def _probs_under(self, rho: Any, units: np.ndarray) -> np.ndarray:
-        if isinstance(self.codec, TimeCodec):
+        if isinstance(self.codec, TimeCodec) and self.codec.units_per_day <= _MOST_IN_DAY:
             turn = self._engine.caches[self.column.variables[0]].turn
             return turn.probs(rho.log_weights).cpu().numpy()[np.asarray(units, dtype=np.int64)]
         cells = self.codec.encode(self.codec.raw(list(self.dates.from_units(units))))
@@ -265,23 +265,39 @@ class DigitsPosterior(Posterior):
 
     def mode(self) -> Array:
         """The most probable date or time; of date-times, the most probable one in the 16 likeliest days."""
-        if isinstance(self.codec, TimeCodec):
-            low, high = self.codec.digit_range()
-        else:
-            low, high = (int(self._quantile_units(np.asarray(level))) for level in (_TAIL, 1 - _TAIL))
         size = self.dates.units_per_day
-        units = np.arange(low, high + 1)
-        if len(units) > _MOST_UNITS and not isinstance(self.codec, TimeCodec):
+        low, high = 0, size - 1
+        if isinstance(self.codec, DateCodec):
+            low, high = (int(self._quantile_units(np.asarray(level))) for level in (_TAIL, 1 - _TAIL))
+        units = np.arange(low, high + 1) if high - low < max(_MOST_UNITS, min(size, _MOST_IN_DAY)) else None
+        if units is None:
             days = np.arange(low // size, high // size + 1)
             ranges: list[Region] = [
                 Interval(day * size - 0.5, (day + 1) * size - 0.5, "left") for day in days.tolist()
             ]
-            units = (days[np.argsort(-self._masses(ranges))[:_DAYS], None] * size + np.arange(size)).reshape(
-                -1
-            )
-        parts = np.array_split(units, -(-len(units) // _BLOCK))
-        probs = np.concatenate([self._probs_of_units(part) for part in parts])
-        return np.asarray(self.dates.from_units(units[[int(probs.argmax())]]))[0]
+            days = days[np.argsort(-self._masses(ranges))[:_DAYS], None] * size
+            units = self._near_peaks(days) if size > _MOST_IN_DAY else days + np.arange(size)
+        return np.asarray(self.dates.from_units(units.reshape(-1)[[self._heights(units).argmax()]]))[0]
+
+    def _heights(self, units: np.ndarray) -> np.ndarray:
+        parts = np.array_split(units.reshape(-1), -(-units.size // _BLOCK))
+        return np.concatenate([self._probs_of_units(part) for part in parts])
+
+    def _near_peaks(self, days: np.ndarray) -> np.ndarray:
+        """Units near the most probable ones of some days that begin with the units `days`."""
+        size = self.dates.units_per_day
+        step = -(-size // _GRID)
+        centres = self.codec.parts[-1].decode(self._engine.caches[self.column.variables[-1]].modes)
+        cuts = [cut[1] for source in self._sources for span in source.region.spans for cut in span]
+        ends = np.array([cut + side for cut in cuts for side in (-0.5, 0.5)])
+        units = np.unique(
+            np.concatenate([(days + np.arange(0, size, step)).ravel(), (days + centres).ravel(), ends])
+        )
+        while step > 1:
+            best = units[np.argsort(-self._heights(units))[:_BEST]]
+            near = best[:, None] + np.round(np.linspace(-step, step, 2 * _BEST + 1))
+            units, step = np.unique(np.append(near, best)), -(-step // _BEST)
+        return units
 
 
 def _answer(engine: TableEngine, column: Column, boxes: Sequence[Box]) -> tuple[Any, float, Ask | None]:

@@ -25,7 +25,7 @@ from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
 from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.estimators.table.schema import Schema
-from kdmkit.kernels.regions import WHOLE, Missing, intersection
+from kdmkit.kernels.regions import WHOLE, Missing, intersection, shared_spans
 from kdmkit.training import Table
 
 #: Rows that are answered together.
@@ -108,7 +108,8 @@ class TableEngine:
         pair, *others = [key for key in box if isinstance(key, Pair)]
         if others:
             wanted = "one comparison of two columns in each alternative"
-            raise ValueError(bad_argument("event", wanted, " and ".join(map(str, [pair, *others]))))
+            got = " and ".join(f"{left!r} with {right!r}" for left, right in [pair, *others])
+            raise ValueError(bad_argument("event", wanted, got))
         left, right = (self.column("event", name) for name in pair)
         rest = {key: region for key, region in box.items() if key != pair}
         there, *missing = self._presence_of(rest, left, right)
@@ -161,6 +162,7 @@ class TableEngine:
         boxes = self.boxes(condition)
         if not boxes:
             raise impossible(condition)
+        column = column.with_points(boxes)
         if self.has_digits(column):
             posterior: Posterior = DigitsPosterior.given(self, column, boxes)
         else:
@@ -254,8 +256,11 @@ class TableEngine:
 
     def _is_outside(self, box: Box) -> bool:
         """Whether a condition has none of the values between the least and the greatest one of the data."""
-        seen = {name: self.columns[name].seen for name in box if not isinstance(name, Pair)}
-        return any(intersection([box[name], region]).is_empty for name, region in seen.items())
+        for name, region in box.items():
+            seen = WHOLE if isinstance(name, Pair) else self.columns[name].seen
+            if not (region.has_missing and seen.has_missing) and not shared_spans([region.spans, seen.spans]):
+                return True
+        return False
 
     def _usual(self, variables: tuple[str, ...]) -> Float[Tensor, " rows"]:
         """log p of some variables in rows that are drawn."""
@@ -357,11 +362,14 @@ def _others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, T
 
 def _measured(evidence: EventEvidence) -> tuple[int, float]:
     """The number of densities in evidence, and its log-density."""
-    log_prob = float(evidence.log_prob())
-    if log_prob > -np.inf:
-        return 0, log_prob
-    cases, _, log_evidence = evidence.answers(evidence.joint.variables[:1])
-    return (len(cases[0].points), float(log_evidence.logsumexp(-1))) if cases else (0, -np.inf)
+    if {} in evidence.boxes:
+        return 0, 0.0
+    answers = evidence.answers()
+    if not answers:
+        return 0, -np.inf
+    n_densities = len(answers[0].cases[0].points)
+    log_density = float(torch.cat([answer.log_evidence for answer in answers]).logsumexp(-1))
+    return n_densities, log_density if n_densities else min(log_density, 0.0)
 
 
 def check_plain(boxes: Sequence[Mapping[Any, Any]]) -> None:

@@ -115,7 +115,10 @@ class Posterior(ABC):
         """The mean of numbers, the median of other ordered values without levels, else the mode."""
         if self.codec.numeric:
             return self.mean()
-        return self.quantile(0.5) if self.codec.ordered and not self.has_levels else self.mode()
+        if self.codec.ordered and not self.has_levels:
+            return self.quantile(0.5)
+        mode, levels = self.mode(), np.asarray(self.levels)
+        return mode.astype(levels.dtype) if levels.dtype.kind in "biuf" else mode
 
     def _at_codes(self, index: Any) -> Array:
         """The levels at codes."""

@@ -70,9 +70,9 @@ class VariablePosterior(Posterior):
     # ---- summaries
 
     def probs(self) -> Array:
-        if not self.has_levels:
+        if self.levels is None:
             return super().probs()
-        probs = (self.weights @ self.cache.probs).cpu().numpy()
+        probs = (self.weights @ self.cache.probs(len(self.levels))).cpu().numpy()
         return np.asarray(probs / probs.sum(-1, keepdims=True))
 
     def mean(self) -> Array:
@@ -164,7 +164,7 @@ class VariablePosterior(Posterior):
             return self._at(self._peak(every.unique()))
         points = self._snapped(every).unique()
         is_atom = self._is_atom(points)
-        atoms, rest = points[is_atom], points[~is_atom]
+        atoms, rest = kernel.nearest_atom(points[is_atom]), points[~is_atom]
         masses = self._heights(atoms.reshape(-1, *self._ones)).exp()
         best = masses.argmax(0)
         peak = self._peak(rest) if len(rest) else atoms[best]
@@ -253,9 +253,9 @@ class VariablePosterior(Posterior):
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
         draws = self.rho.sample((n,), generator=generator)
-        return (
-            self._at_codes(draws.cpu().numpy()) if self.has_levels else self._each(self.codec.values, draws)
-        )
+        if self.has_levels and not self.codec.numeric:
+            return self._at_codes(draws.cpu().numpy())
+        return self._each(self.codec.values, draws)
 
 
 def place_event(event: Tensor, like: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,6 @@ from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.outcomes import columns_of
 from kdmkit.kernels import Missing
-from kdmkit.kernels.regions import is_point
 from kdmkit.training import Table
 
 # A smaller share of draws that satisfied their conditions is a warning.
@@ -58,19 +57,21 @@ class RowSampler:
         self._drawn_from = [{}] if {} in distinct else distinct
         self._evidence = engine.evidence(self._drawn_from)
         #: Draws become cells by this schema: given single values are exact.
-        self.schema = engine.schema.with_points({name: _points(plain, name) for name in engine.columns})
+        self.schema = engine.schema.with_points(plain)
         self._given = given
         self.accepted = 1.0
 
-    def frame(self, n: int, generator: torch.Generator, library: str | None) -> Any:
+    def frame(self, n: int, generator: torch.Generator, library: str | None, first_key: int = 0) -> Any:
         """n rows as a frame; rare levels stay in columns that the event is about.
 
         Args:
             library: pandas, polars or arrow; None: that of the fitted frame.
+            first_key: the number of the first new key of identifiers.
         """
         check_choice("frame", library, (None, "pandas", "polars", "arrow"))
         values = {name: value.cpu() for name, value in self.draw(n, generator).items()}
-        return self.schema.decode(values, named=columns_of(self._given), backend=library)
+        named = columns_of(self._given)
+        return self.schema.decode(values, named=named, backend=library, first_key=first_key)
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n rows of all variables."""
@@ -139,12 +140,6 @@ class RowSampler:
         if codec.numeric:
             return as_numbers(cells)
         return codec.outcomes_of(cells.values) if cells.values.dtype == object else cells.values
-
-
-def _points(boxes: Sequence[Box], name: str) -> list[Any]:
-    """The single values of a column in some boxes."""
-    spans = [span for box in boxes if name in box for span in box[name].spans]
-    return [stop[1] for start, stop in spans if is_point((start, stop))]
 
 
 class Imputer:

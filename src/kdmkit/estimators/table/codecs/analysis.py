@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from kdmkit.estimators.table.codecs.parts import CodePart, NumberPart, Part
+from kdmkit.estimators.table.codecs.number_lists import CodePart, RankPart
+from kdmkit.estimators.table.codecs.parts import NumberPart, Part
 from kdmkit.kernels import QuantileNormal, Resolution
 
 # Numbers with at most this many values, of which each has rows enough, become levels.
@@ -55,9 +57,9 @@ def fit_numbers(numbers: np.ndarray, digits: int = 15) -> Part:
     """
     counts = count(numbers)
     grid = resolution(counts, digits)
-    if takes_codes(counts, grid):
+    if takes_codes(counts):
         return code_part(counts.numbers, counts.total)
-    return number_part(counts, grid)
+    return rank_part(counts) if is_list(counts, grid) else number_part(counts, grid)
 
 
 def smoothing(n_levels: int, n_rows: int) -> float:
@@ -73,20 +75,32 @@ def code_part(numbers: np.ndarray, n_rows: int) -> CodePart:
 # ---- few values
 
 
-def takes_codes(counts: Counts, grid: Resolution | None) -> bool:
+def takes_codes(counts: Counts) -> bool:
     """Whether the numbers are few enough to be levels, each with rows enough to learn from."""
     n = len(counts.numbers)
-    per_value = counts.total / n
-    if n <= _FEWEST_VALUES and per_value >= _FEWEST_ROWS_PER_VALUE:
-        return True
-    if n <= _FEW_VALUES and per_value >= _ROWS_PER_VALUE:
-        return True
+    least = _FEWEST_ROWS_PER_VALUE if n <= _FEWEST_VALUES else _ROWS_PER_VALUE
+    return n <= _FEW_VALUES and counts.total >= least * n
+
+
+def is_list(counts: Counts, grid: Resolution | None) -> bool:
+    """Whether the numbers come from a list: they use few points of a grid, each in many rows."""
+    n = len(counts.numbers)
     return (
         n <= _LIST_VALUES
-        and per_value >= _LIST_ROWS_PER_VALUE
+        and counts.total >= _LIST_ROWS_PER_VALUE * n
         and float(np.median(counts.rows)) >= _LIST_MEDIAN_ROWS
         and n < _LIST_OCCUPANCY * _cells(counts, grid)
     )
+
+
+def rank_part(counts: Counts) -> Part:
+    """Numbers by their places in a list; levels if all rows have one number."""
+    n = len(counts.numbers)
+    places = Counts(np.arange(n, dtype=np.float64), counts.rows)
+    part = number_part(places, Resolution(1.0, 0.0)) if (counts.rows > 0).sum() > 1 else None
+    if not isinstance(part, NumberPart):
+        return code_part(counts.numbers, counts.total)
+    return RankPart(tuple(counts.numbers.tolist()), replace(part, low=0.0, high=n - 1.0))
 
 
 def _cells(counts: Counts, grid: Resolution | None) -> float:

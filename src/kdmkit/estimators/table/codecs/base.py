@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.codecs.keys import Keys, keys_from_config
 from kdmkit.estimators.table.codecs.parts import Events, NumberPart, Part
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Kernel, Region
@@ -62,6 +63,8 @@ class Codec(ABC):
     numeric: bool = False
     #: Whether the column takes part in the model: constants, identifiers and texts do not.
     modelled: bool = True
+    #: What new keys of an identifier look like; None if draws have none.
+    keys: Keys | None = None
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -220,13 +223,14 @@ class LeftOutCodec(Codec):
 
     Args:
         constant: the only value of a constant column; None in other columns.
+        keys: what new keys of an identifier look like; None if draws have none.
     """
 
     codec = "left out"
     modelled = False
 
-    def __init__(self, name: str, kind: str, constant: Any = None) -> None:
-        self.name, self.kind, self.constant = name, kind, constant
+    def __init__(self, name: str, kind: str, constant: Any = None, keys: Keys | None = None) -> None:
+        self.name, self.kind, self.constant, self.keys = name, kind, constant, keys
         self.parts, self.share = (), 0.0
 
     @property
@@ -250,12 +254,15 @@ class LeftOutCodec(Codec):
         raise self._no_value("a column that takes part in the model", self.kind)
 
     def describe(self) -> str:
-        return f"always {self.constant!r}" if self.kind == "constant" else "left out"
+        if self.kind == "constant":
+            return f"always {self.constant!r}"
+        return "left out" if self.keys is None else "left out; draws have new keys"
 
     def config(self) -> dict[str, Any]:
         constant = self.constant.item() if isinstance(self.constant, np.generic) else self.constant
-        return {"codec": self.codec, "name": self.name, "kind": self.kind, "constant": constant}
+        keys = {} if self.keys is None else {"keys": self.keys.config()}
+        return {"codec": self.codec, "name": self.name, "kind": self.kind, "constant": constant, **keys}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> LeftOutCodec:
-        return cls(config["name"], config["kind"], config["constant"])
+        return cls(config["name"], config["kind"], config["constant"], keys_from_config(config.get("keys")))

@@ -185,7 +185,7 @@ def _date_part(dates: np.ndarray, part: str) -> np.ndarray:
 # ---- dates that people write
 
 _ISO = re.compile(
-    r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ](\d{2})(?::(\d{2})(?::(\d{2})(?:\.(\d{1,6})\d*)?)?)?)?)?)?Z?$"
+    r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ](\d{2})(?::(\d{2})(?::(\d{2})(?:\.(\d{1,6})(\d*))?)?)?)?)?)?Z?$"
 )
 _UNITS = ("Y", "M", "D", "h", "m", "s", "us")
 
@@ -193,22 +193,27 @@ _UNITS = ("Y", "M", "D", "h", "m", "s", "us")
 def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
     """The first and the last microsecond that a date means: a day, "2024-05" the whole month.
 
-    Text has the form of ISO 8601. Raises a ValueError if it does not parse.
+    An instant between two microseconds lies between them: the first one is the later one. Text has the form
+    of ISO 8601. Raises a ValueError if it does not parse.
 
     >>> [str(end) for end in parse_span("2024-02")]
     ['2024-02-01T00:00:00.000000', '2024-02-29T23:59:59.999999']
     """
+    is_between = False
     if isinstance(value, str):
         match = _ISO.match(value.strip())
         if match is None:
             raise ValueError(value)
-        unit = _UNITS[sum(group is not None for group in match.groups()) - 1]
+        *parts, beyond = match.groups()
+        unit = _UNITS[sum(part is not None for part in parts) - 1]
         text = value.strip().removesuffix("Z").replace(" ", "T")
         start = np.datetime64(text).astype(f"datetime64[{unit}]")
+        is_between = bool((beyond or "").strip("0"))
     elif isinstance(value, np.datetime64):
         start = value
     elif isinstance(value, datetime.datetime):
         start = np.datetime64(value.replace(tzinfo=None), "us")
+        is_between = getattr(value, "nanosecond", 0) > 0
     elif isinstance(value, datetime.date):
         start = np.datetime64(value, "D")
     else:
@@ -216,8 +221,10 @@ def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
     if np.isnat(start):
         raise ValueError(value)
     if np.datetime_data(start.dtype)[0] in ("ns", "ps", "fs", "as"):
+        is_between = bool(start != start.astype("datetime64[us]"))
         start = start.astype("datetime64[us]")
-    return start.astype("datetime64[us]"), (start + 1).astype("datetime64[us]") - np.timedelta64(1, "us")
+    first, after = start.astype("datetime64[us]"), (start + 1).astype("datetime64[us]")
+    return after if is_between else first, after - np.timedelta64(1, "us")
 
 
 # ---- columns of texts
@@ -237,19 +244,11 @@ PATTERNS = (
     "%Y/%m/%d %H:%M:%S",
     "%d.%m.%Y",
     "%d.%m.%Y %H:%M",
-    "%m/%d/%Y",
-    "%d/%m/%Y",
-    "%m/%d/%Y %H:%M",
-    "%d/%m/%Y %H:%M",
-    "%m/%d/%Y %H:%M:%S",
-    "%d/%m/%Y %H:%M:%S",
+    *("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"),
+    *("%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S"),
     "%m/%d/%Y %I:%M %p",
     "%Y/%m/%d %H:%M",
-    "%m/%d/%y",
-    "%d/%m/%y",
-    "%m/%d/%y %H:%M",
-    "%d/%m/%y %H:%M",
-    "%d.%m.%y",
+    *("%m/%d/%y", "%d/%m/%y", "%m/%d/%y %H:%M", "%d/%m/%y %H:%M", "%d.%m.%y"),
     "%m-%d-%Y",
     "%d-%m-%Y",
     *("%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%d-%b-%y", "%d-%B-%Y"),

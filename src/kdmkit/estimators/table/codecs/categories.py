@@ -14,7 +14,8 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.estimators.table.codecs.analysis import smoothing
 from kdmkit.estimators.table.codecs.base import Cells, Codec
-from kdmkit.estimators.table.codecs.parts import CodePart, Events, listed
+from kdmkit.estimators.table.codecs.number_lists import CodePart
+from kdmkit.estimators.table.codecs.parts import Events, listed
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage, from_json, to_json
 from kdmkit.kernels import Interval, Region
 from kdmkit.kernels.region_reading import by_edges, single_values

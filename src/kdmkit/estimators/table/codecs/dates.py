@@ -109,7 +109,7 @@ class DateCodec(Codec):
         """Dates as numbers of units of the calendar: a day is that day, "2024-05" the whole month."""
         if isinstance(region, Interval) and None not in (region.low, region.high):
             first, last = self._span(region.low)[0], self._span(region.high)[1]
-            if first > last:
+            if first > last + _MICROSECOND:
                 raise self._no_value("low ≤ high", (region.low, region.high))
         return by_edges(region, self._edge)
 

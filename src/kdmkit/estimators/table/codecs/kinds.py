@@ -45,6 +45,8 @@ _MOST_SINGLE = 0.5
 # Texts are levels unless most of them are rare, in at most so many rows, and at least this share of rows has
 # one.
 _RARE, _MOST_RARE = 2, 1 / 3
+# More whole numbers than these are no labels of classes.
+_MOST_CLASSES = 10
 # Numbers in the order of the rows that mean a time.
 _TIME_NAME = re.compile(
     r"(^|[\W_])(t|time|date|year|month|week|day|hour|minute|second|step|period|age)s?($|[\W_])", re.I
@@ -179,6 +181,16 @@ def _identifies(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | N
     return ("category", "its name: numbers of things") if named else None
 
 
+def are_classes(column: RawColumn) -> bool:
+    """Whether numbers are labels as scikit-learn has them: two numbers, or 0, 1, 2, … or 1, 2, 3, …"""
+    if column.storage.base not in ("integer", "float") or column.storage.writing is not None:
+        return False
+    distinct = np.unique(column.present)
+    if not 2 < len(distinct) <= _MOST_CLASSES:
+        return len(distinct) == 2
+    return bool(distinct[0] in (0, 1) and (np.diff(distinct) == 1).all())
+
+
 def _are_row_numbers(column: RawColumn, numbers: np.ndarray | None) -> bool:
     """Whether numbers count the rows from 0 or 1 on. In another order they are ranks."""
     present = column.present
@@ -252,8 +264,7 @@ _CODECS: dict[str, Any] = {c.codec: c for c in (LeftOutCodec, LevelsCodec, Numbe
 
 def codec_from_config(config: Mapping[str, Any], storage: Storage | None = None) -> Codec:
     """The codec that `config` describes, of a column of that storage."""
-    if config["codec"] == NumberCodec.codec and storage is not None:
-        writing = storage.writing
-        return NumberCodec.from_config(config, writing if isinstance(writing, NumberWriting) else None)
+    if config["codec"] == NumberCodec.codec:
+        return NumberCodec.from_config(config, storage)
     codec: Codec = _CODECS[config["codec"]].from_config(config)
     return codec

@@ -18,7 +18,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.analysis import count, fit_numbers
 from kdmkit.estimators.table.codecs.base import Cells, Codec
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part, part_from_config
-from kdmkit.estimators.table.frames.storage import RawColumn, Storage
+from kdmkit.estimators.table.frames.storage import RawColumn, Storage, shortest
 from kdmkit.estimators.table.frames.writing import NumberWriting
 from kdmkit.estimators.table.literals import read_number
 from kdmkit.kernels import Interval, OneOf, Region, Union
@@ -39,6 +39,7 @@ class NumberCodec(Codec):
         part: how numbers are events.
         share: the probability of a number that the column cannot have.
         writing: how the texts of the column write numbers, None if it holds numbers. Questions may use it.
+        digits: how many digits the dtype of the frame holds: numbers are those that it can store.
     """
 
     codec = "numbers"
@@ -53,8 +54,9 @@ class NumberCodec(Codec):
         *,
         share: float,
         writing: NumberWriting | None = None,
+        digits: int = 15,
     ) -> None:
-        self.name, self.kind, self.base, self.share = name, kind, base, share
+        self.name, self.kind, self.base, self.share, self.digits = name, kind, base, share, digits
         self.part, self.parts, self.writing = part, (part,), writing
 
     @classmethod
@@ -71,6 +73,7 @@ class NumberCodec(Codec):
             part,
             share=(single + 0.5) / (len(numbers) + 1),
             writing=writing if isinstance(writing, NumberWriting) else None,
+            digits=column.storage.digits,
         )
 
     @property
@@ -83,18 +86,18 @@ class NumberCodec(Codec):
     # ---- rows
 
     def encode(self, column: RawColumn) -> Cells:
-        numbers = as_numbers(column)
+        numbers = shortest(as_numbers(column), self.digits)
         missing = np.isnan(numbers)
         return self._cells([self.part.encode(np.where(missing, 0.0, numbers))], missing)
 
     def decode(self, *parts: Tensor) -> np.ndarray:
-        return from_numbers(self.part.decode(parts[0]), self.base)
+        return from_numbers(shortest(self.part.decode(parts[0]), self.digits), self.base)
 
     def numbers(self, *parts: Tensor) -> np.ndarray:
         return self.part.decode(parts[0], rounded=False)
 
     def values(self, *parts: Tensor) -> np.ndarray:
-        numbers = self.part.decode(parts[0])
+        numbers = shortest(self.part.decode(parts[0]), self.digits)
         return np.rint(numbers).astype(np.int64) if self.base == "integer" else numbers
 
     # ---- questions
@@ -105,7 +108,8 @@ class NumberCodec(Codec):
     def _numbers(self, region: Region) -> Region:
         """The region with its ends as numbers."""
         if isinstance(region, Interval):
-            low, high = (None if end is None else self._number(end) for end in (region.low, region.high))
+            low = None if region.low is None else self._number(region.low)
+            high = None if region.high is None else self._number(region.high)
             if low is not None and high is not None and low > high:
                 raise self._no_value("low ≤ high", (region.low, region.high))
             return Interval(low, high, region.closed)
@@ -131,7 +135,7 @@ class NumberCodec(Codec):
         value = value.item() if isinstance(value, np.generic) else value
         try:
             if isinstance(value, Real | Decimal) and math.isfinite(value):
-                return float(value)
+                return float(shortest(np.array(float(value)), self.digits))
         except (OverflowError, ValueError):
             pass
         raise self._no_value("a number", value)
@@ -181,7 +185,9 @@ class NumberCodec(Codec):
 
     def outcomes_of(self, values: np.ndarray) -> np.ndarray:
         numbers = as_numbers(RawColumn(self.name, values, np.zeros(len(values), bool), Storage(self.base)))
-        return self.part.encode(numbers).values.double().numpy() if self.levels is not None else numbers
+        if self.levels is None:
+            return numbers
+        return self.part.encode(numbers).values.double().flatten().numpy()
 
     def raw(self, values: Sequence[Any]) -> RawColumn:
         numbers = np.asarray(values)
@@ -211,10 +217,12 @@ class NumberCodec(Codec):
         return {"codec": self.codec, **fields, "part": self.part.config()}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], writing: NumberWriting | None = None) -> NumberCodec:
-        """The codec that `config` describes; the storage of the column has the writing."""
-        part, share = part_from_config(config["part"]), config["share"]
-        return cls(config["name"], config["kind"], config["base"], part, share=share, writing=writing)
+    def from_config(cls, config: Mapping[str, Any], storage: Storage | None = None) -> NumberCodec:
+        """The codec that `config` describes, of a column of that storage."""
+        part, storage = part_from_config(config["part"]), storage or Storage(config["base"])
+        writing = storage.writing if isinstance(storage.writing, NumberWriting) else None
+        options = {"share": config["share"], "writing": writing, "digits": storage.digits}
+        return cls(config["name"], config["kind"], config["base"], part, **options)
 
 
 # ---- numbers of columns

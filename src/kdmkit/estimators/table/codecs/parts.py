@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from inspect import isabstract
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from kdmkit.kernels import (
     Inflated,
     Interval,
     Kernel,
-    Levels,
     Missing,
     QuantileNormal,
     Region,
@@ -28,7 +28,7 @@ from kdmkit.kernels import (
     Union,
 )
 from kdmkit.kernels.region_reading import by_edges
-from kdmkit.kernels.regions import NOTHING, WHOLE, intersection
+from kdmkit.kernels.regions import NOTHING, WHOLE, shared_spans
 
 _EPS = 2.0**-52
 
@@ -94,8 +94,9 @@ class Part(ABC):
 
     def trimmed(self, outcomes: Region) -> Region:
         """A region of outcomes; `WHOLE` if it holds all of them, `NOTHING` if it holds none."""
-        inside = intersection([self.support, outcomes])
-        return NOTHING if not inside.spans else WHOLE if inside.spans == self.support.spans else outcomes
+        support = self.support.spans
+        inside = shared_spans([support, outcomes.spans])
+        return NOTHING if not inside else WHOLE if inside == support else outcomes
 
     def kernel_region(self, outcomes: Region) -> Region:
         """A region of outcomes as one of events."""
@@ -124,52 +125,6 @@ def listed(texts: Sequence[str], most: int) -> str:
     'a, b, …, e'
     """
     return ", ".join(texts if len(texts) <= most else [*texts[: most - 2], "…", texts[-1]])
-
-
-@dataclass(frozen=True)
-class CodePart(Part):
-    """Few numbers, each a level.
-
-    Attributes:
-        numbers: the number of every code, ascending.
-        smoothing: of `Levels`.
-    """
-
-    kind = "codes"
-    numbers: tuple[float, ...]
-    smoothing: float
-
-    def kernel(self, n_components: int | None) -> Kernel:
-        return Levels(len(self.numbers), self.smoothing)
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size()
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        return self.numbers
-
-    def encode(self, numbers: np.ndarray) -> Events:
-        levels = np.array(self.numbers)
-        code = nearest(levels, numbers)
-        gap = np.min(np.diff(levels)) if len(levels) > 1 else 1.0
-        inside = np.abs(levels[code] - numbers) <= 1e-6 * gap
-        return Events(torch.from_numpy(code), inside, np.zeros(len(code)))
-
-    def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
-        return np.array(self.numbers)[events.detach().cpu().long().numpy()]
-
-    def edge(self, number: float, after: bool) -> float:
-        levels = np.array(self.numbers)
-        gap = np.min(np.diff(levels)) if len(levels) > 1 else 1.0
-        # A number that differs from a level by rounding is that level; near 0 nothing is rounded.
-        slack = 1e-6 * min(gap, abs(float(number)))
-        end = float(number) + (slack if after else -slack)
-        return float(np.searchsorted(levels, end, side="right" if after else "left")) - 0.5
-
-    def describe(self) -> str:
-        return f"{len(self.numbers)} values: {listed([f'{number:g}' for number in self.numbers], 6)}"
 
 
 # How far a number of a column with masses may lie beside its grid, in steps.
@@ -340,10 +295,16 @@ class NumberPart(Part):
 
 def part_from_config(config: Mapping[str, Any]) -> Part:
     """The part that `config` describes."""
-    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != "part"}
+    fields: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != "part"
+    }
     for end, infinity in (("low", -math.inf), ("high", math.inf)):
         if end in fields and fields[end] is None:
             fields[end] = infinity
-    classes: dict[str, Any] = {part.kind: part for part in Part.__subclasses__()}
+    if "places" in fields:
+        fields["places"] = part_from_config(fields["places"])
+    families = [*Part.__subclasses__()]
+    every = [part for family in families for part in (family, *family.__subclasses__())]
+    classes: dict[str, Any] = {part.kind: part for part in every if not isabstract(part)}
     part: Part = classes[config["part"]](**fields)
     return part

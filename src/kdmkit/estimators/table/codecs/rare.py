@@ -1,16 +1,17 @@
-"""Levels of few rows, which draws have one text in place of, and new levels of later rows."""
+"""Levels of few rows, which draws have one text in place of; new keys; new levels of later rows."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from kdmkit.estimators.table.codecs.base import Cells, Codec
+from kdmkit.estimators.table.codecs.base import Cells, Codec, LeftOutCodec
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
+from kdmkit.estimators.table.codecs.keys import Keys, keys_of
 from kdmkit.estimators.table.codecs.kinds import decide
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.storage import RawColumn
@@ -33,8 +34,26 @@ def with_least_rows(column: Any, least_rows: int) -> Any:
     return replace(column, codec=codec, details=codec.describe())
 
 
+def with_new_keys(columns: Sequence[Any], raw: RawFrame) -> list[Any]:
+    """The columns, of which draws have new keys in place of identifiers."""
+    is_sample = raw.n_total is not None
+    return [
+        _with_keys(column, keys_of(raw.columns[column.name], is_sample=is_sample))
+        if column.kind == "identifier"
+        else column
+        for column in columns
+    ]
+
+
+def _with_keys(column: Any, keys: Keys | None) -> Any:
+    codec = LeftOutCodec(column.name, column.kind, keys=keys)
+    return replace(column, codec=codec, details=codec.describe())
+
+
 def grown(column: Any, raw: RawColumn, least_rows: int | None) -> Any:
-    """A column with the levels of more rows."""
+    """A column with the levels, or the form of the keys, of more rows."""
+    if column.codec.keys is not None:
+        return _with_keys(column, column.codec.keys.joined(keys_of(raw, is_sample=False)))
     if not isinstance(column.codec, LevelsCodec):
         return column
     codec = column.codec.grown(raw, least_rows)

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.analysis import code_part, count, number_part
+from kdmkit.estimators.table.codecs.analysis import (
+    Counts,
+    code_part,
+    count,
+    number_part,
+    rank_part,
+    takes_codes,
+)
 from kdmkit.estimators.table.codecs.base import Cells, Codec
 from kdmkit.estimators.table.codecs.calendar import DAY, clock_of
 from kdmkit.estimators.table.codecs.parts import Events, Part, part_from_config
@@ -25,7 +32,7 @@ from kdmkit.kernels import Interval, Kernel, Periodic, Region, Resolution
 from kdmkit.kernels.region_reading import by_edges
 from kdmkit.kernels.regions import intersection, interval, union
 
-# Digits have levels if they have at most the first number of values, or at most the second and rows enough.
+# Digits go round if they have more values; those of times have levels where they have rows enough.
 _FEW_VALUES = 60
 _MANY_VALUES = 288
 _ROWS_PER_VALUE = 50
@@ -208,14 +215,16 @@ class TimeCodec(Codec):
 
 
 def digit_part(digits: np.ndarray, size: int) -> Part:
-    """The first digit is a number. Others have a level for each value, or go round if values are many."""
+    """The first digit is a number. Others are levels, places in a list, or go round, by how many they are."""
     digits = digits.astype(np.float64)
     if not size:
         # Not levels, even if they are few: there will be later dates.
         return number_part(count(digits), Resolution(1.0, 0.0), bounded=False)
-    if size <= _FEW_VALUES or (size <= _MANY_VALUES and len(digits) >= _ROWS_PER_VALUE * size):
-        return code_part(np.arange(size, dtype=np.float64), len(digits))
-    return CirclePart(size)
+    numbers = np.arange(size, dtype=np.float64)
+    counts = Counts(numbers, np.bincount(digits.astype(np.int64), minlength=size))
+    if takes_codes(counts) or _FEW_VALUES < size <= min(_MANY_VALUES, len(digits) // _ROWS_PER_VALUE):
+        return code_part(numbers, len(digits))
+    return rank_part(counts) if size <= _FEW_VALUES else CirclePart(size)
 
 
 def listed_units(codec: Any, low: Any, high: Any, most: int) -> list[Any] | None:

@@ -13,7 +13,14 @@ import numpy as np
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.common.csv_parquet import read_file
-from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage, check_finite, from_objects
+from kdmkit.estimators.table.frames.storage import (
+    BASES,
+    RawColumn,
+    Storage,
+    check_finite,
+    from_objects,
+    shortest,
+)
 
 #: What may hold a table.
 WANTED = (
@@ -71,6 +78,41 @@ def read_frame(argument: str, data: Any) -> RawFrame:
     if not hasattr(type(data), "columns") and hasattr(data, "__array__"):
         return _from_array(argument, data if isinstance(data, np.ndarray) else np.asarray(data))
     return _from_narwhals(argument, data)
+
+
+def with_target(frame: RawFrame, y: Any, names: Sequence[str] | None = None) -> RawFrame:
+    """The columns of a table and those of y, as scikit-learn passes a target.
+
+    Args:
+        y: a series, an array or a list of one cell per row; or a frame of several columns.
+        names: of the columns of y; None: its own, or "y".
+    """
+    target = _read_target(y)
+    if names is not None:
+        if len(names) != len(target.columns):
+            raise ValueError(bad_argument("y", f"columns {list(names)}", f"{len(target.columns)} columns"))
+        renamed = zip(names, target.columns.values(), strict=True)
+        target = replace(target, columns={n: replace(c, name=n) for n, c in renamed}, labels=tuple(names))
+    if target.n_rows != frame.n_rows:
+        raise ValueError(bad_argument("y", f"as many rows as X has ({frame.n_rows})", target.n_rows))
+    for name in target.columns:
+        if name in frame.columns:
+            wanted = "a column that X lacks (name a column of X in `targets`)"
+            raise ValueError(bad_argument("y", wanted, repr(name)))
+    columns = frame.columns | target.columns
+    return RawFrame(columns, frame.backend, (*frame.labels, *target.labels), None)
+
+
+def _read_target(y: Any) -> RawFrame:
+    if isinstance(y, Mapping) or hasattr(y, "columns"):
+        return read_frame("y", y)
+    name = getattr(y, "name", None)
+    name = "y" if name is None or not str(name).strip() else str(name)
+    if hasattr(y, "to_frame"):  # a series of pandas or polars
+        return read_frame("y", y.to_frame(name))
+    if hasattr(y, "shape") and len(y.shape) == 2 and y.shape[1] == 1:
+        y = np.asarray(y).ravel()
+    return read_frame("y", {name: y})
 
 
 # ---- mappings and arrays
@@ -164,10 +206,10 @@ def _integers(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> Ra
 
 
 def _floats(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:
-    digits = int(np.finfo(array.dtype).precision)
-    values = array.astype(np.float64)
+    digits = min(int(np.finfo(array.dtype).precision), 15)
+    values = shortest(array.astype(np.float64), digits)
     check_finite(name, values, mask)
-    return RawColumn(name, values, mask | np.isnan(values), Storage("float", native, digits=min(digits, 15)))
+    return RawColumn(name, values, mask | np.isnan(values), Storage("float", native, digits=digits))
 
 
 def _instants(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:

@@ -233,6 +233,28 @@ def _filled(
     return values
 
 
+def shortest(numbers: np.ndarray, digits: int) -> np.ndarray:
+    """Numbers as the shortest decimals that a dtype of so many digits stores alike: 0.1 of float32 is 0.1.
+
+    >>> shortest(np.array([np.float32(0.1), 20.123456789]), 6).tolist()
+    [0.1, 20.123457]
+    """
+    dtype = {3: np.float16, 6: np.float32}.get(digits)
+    if dtype is None:
+        return numbers
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        stored = numbers.astype(dtype)
+        power = np.floor(np.log10(np.abs(numbers)))
+        result = np.where(np.isfinite(stored), stored.astype(np.float64), numbers)
+        for n in range(digits + 3, digits - 1, -1):
+            factor = 10.0 ** np.abs(n - 1 - power)
+            rounded = np.where(
+                power < n, np.round(numbers * factor) / factor, np.round(numbers / factor) * factor
+            )
+            result = np.where(rounded.astype(dtype) == stored, rounded, result)
+    return result
+
+
 def check_finite(name: str, values: np.ndarray, missing: np.ndarray) -> None:
     """Numbers of a column are finite or missing."""
     infinite = np.flatnonzero(np.isinf(values) & ~missing)
