@@ -29,6 +29,19 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 import kdmkit as kdm
 
 TOLERANCE = 1e-6
+_OTHER_FIT = (
+    "another fit: whether a cell is there is a variable, leave-one-out prediction chooses the tree, batches "
+    "grow with the rows"
+)
+#: Differences on purpose, by the version that wrote the file: a pattern of "case: answer", and the reason.
+#: Models that 0.2.0 saved answer as before (tests/serialize/test_saved_models.py).
+EXPLAINED = {
+    "0.2.0": {
+        "kdm-of-every-kernel: transformed (mean|variance)": "exact moments across knots of a transform",
+        "tree: .*": "first components are drawn from the rows in their order, so that units play no part",
+        "table(-[a-z-]+)?: .*": _OTHER_FIT,
+    }
+}
 Answers = dict[str, Any]
 CASES: dict[str, Callable[[], Answers]] = {}
 
@@ -509,7 +522,13 @@ def difference(expected: list[float | str], answer: list[float | str]) -> float:
     return worst
 
 
-def check(expected: dict[str, Any], names: list[str]) -> int:
+def reason(version: str, name: str, key: str) -> str:
+    """Why an answer differs from that of a version; empty if it should not."""
+    reasons = EXPLAINED.get(version, {}).items()
+    return next((why for pattern, why in reasons if re.fullmatch(pattern, f"{name}: {key}")), "")
+
+
+def check(expected: dict[str, Any], version: str, names: list[str]) -> int:
     failed = 0
     for name in names:
         start = time.perf_counter()
@@ -524,9 +543,9 @@ def check(expected: dict[str, Any], names: list[str]) -> int:
             for key, value in expected[name].items()
             if not difference(value, answers.get(key, [])) <= TOLERANCE
         }
-        failed += bool(wrong)
         for key, gap in wrong.items():
-            print(f"{name}: {key}: differs by {gap:.2g}")
+            print(f"{name}: {key}: differs by {gap:.2g}, {reason(version, name, key) or 'UNEXPLAINED'}")
+        failed += not all(reason(version, name, key) for key in wrong)
         if not wrong:
             print(f"{name}: equal, {len(answers)} answers, {time.perf_counter() - start:.1f} s")
     return int(failed > 0)
@@ -543,7 +562,8 @@ def main() -> int:
     torch.set_num_threads(1)
     names = [name for name in CASES if re.search(options.only, name)]
     if options.action == "check":
-        return check(json.loads(options.path.read_text())["answers"], names)
+        file = json.loads(options.path.read_text())
+        return check(file["answers"], file["versions"]["kdmkit"], names)
     text = io.StringIO()
     answers = {name: measure(name) for name in names}
     versions = {"kdmkit": kdm.__version__, "torch": torch.__version__, "numpy": np.__version__}

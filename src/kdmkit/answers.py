@@ -12,7 +12,10 @@ from kdmkit.estimators.table import (
     Dependence,
     EventAnswer,
     Explanation,
+    FunctionRule,
     Information,
+    Rule,
+    Rules,
 )
 
 __all__ = [
@@ -26,8 +29,11 @@ __all__ = [
     "Estimate",
     "EventAnswer",
     "Explanation",
+    "FunctionRule",
     "Information",
     "MutualInformation",
     "Operand",
     "Operands",
+    "Rule",
+    "Rules",
 ]

@@ -198,9 +198,11 @@ def print_schema(
     with _errors_in_one_line(), _source(data) as path:
         from kdmkit.estimators.table.decisions import described
         from kdmkit.estimators.table.learning import sample_frame
+        from kdmkit.estimators.table.rule_fitting import with_rules
         from kdmkit.estimators.table.schema import Schema
 
-        columns = Schema.from_frame(sample_frame("data", path, rows, seed=0)).columns
+        frame = sample_frame("data", path, rows, seed=0)
+        columns = with_rules(Schema.from_frame(frame), frame, True, "impossible").columns
         typer.echo(json.dumps(described(columns), indent=2, ensure_ascii=False))
 
 

@@ -152,8 +152,9 @@ class Entry:
     @property
     def is_flat(self) -> bool:
         """Whether values have one leading dimension, all of them count, and nothing else has a batch."""
-        has_batch = self.components.ndim > 1 + self.kernel.component_dim or bool(self.kernel.batch_shape)
-        return self.keep is None and not has_batch and self.value.ndim == 1 + self.event_rank
+        if self.keep is not None or self.value.ndim != 1 + self.event_rank:
+            return False
+        return self.components.ndim == 1 + self.kernel.component_dim and not self.kernel.batch_shape
 
     @property
     def m(self) -> int:

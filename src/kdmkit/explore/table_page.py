@@ -76,7 +76,7 @@ class TableModel:
             "kind": column.kind,
             "details": column.details,
             "missing": f"{column.missing:.1%}",
-            "can_be_missing": column.presence is not None,
+            "can_be_missing": column.can_miss,
             "ordered": column.codec.ordered,
             "bins": None if bins is None else [[plain(low), plain(high)] for low, high in shown_bins],
             "labels": [as_text(v) for v in values] if bins is None else _labels(shown_bins),

@@ -50,6 +50,7 @@ def learn_tree(
     *,
     targets: Collection[str] = (),
     preference: float = 1.0,
+    others: Sequence[Variable] = (),
 ) -> LearnedTree:
     """A maximum spanning tree of pairwise mutual information (`pair_information`).
 
@@ -63,8 +64,10 @@ def learn_tree(
         targets: variables that will be predicted.
         preference: information between a target and another variable counts this many times. Then more
             variables are neighbours of a target, and their information need not pass through others.
+        others: variables that are no nodes; the information has them behind the nodes.
     """
-    information = pair_information(variables, data, observed, weights)
+    every = pair_information([*variables, *others], data, observed, weights)
+    information = PairInformation(*(part[: len(variables), : len(variables)] for part in every))
     names = [variable.name for variable in variables]
     is_target = torch.tensor([name in targets for name in names])
     at_target = is_target.unsqueeze(0) | is_target.unsqueeze(1)
@@ -73,7 +76,7 @@ def learn_tree(
     weight = weight + _TIE * (strength.unsqueeze(0) + strength.unsqueeze(1))
     above = spanning_tree(weight)
     parents = {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
-    return LearnedTree(parents, information, independent_variables(names, parents, information))
+    return LearnedTree(parents, every, independent_variables(names, parents, information))
 
 
 def independent_variables(

@@ -39,6 +39,7 @@ _PARAMETERS: dict[str, Any] = {
     "types": dict[str, str] | None,
     "schema": None,
     "targets": list[str] | str | None,
+    "rules": bool | list[str],
     "checkpoint_dir": None,
     "random_state": int | None,
 }

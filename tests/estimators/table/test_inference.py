@@ -149,11 +149,11 @@ def test_rows_with_missing_cells(engine: Any) -> None:
     }
     encoded = engine.schema.encode(frame)
     column = engine.column("target", "shop")
-    found = engine.posterior(column, encoded).probs()
+    found = engine.rows.by_groups(column, encoded, lambda rho: rho.probs())
     for row, known in enumerate(({"size": 0.1}, {"weight": 12.1}, {"size": 1.0, "weight": 11.0}, {})):
         alone, _ = engine.query(column, as_event(known))
         assert found[row] == pytest.approx(alone.probs(), abs=1e-12)
-    log_prob = engine.log_prob_of_rows(encoded)
+    log_prob = engine.rows.log_prob(encoded)
     size, _ = engine.query(engine.column("target", "size"), as_event({}))
     assert float(log_prob[0]) == pytest.approx(float(size.log_density(0.1)))
     assert float(log_prob[3]) == pytest.approx(0.0, abs=1e-12)

@@ -12,6 +12,7 @@ import typecheck
 from kdmkit.distributions.events import as_event
 from kdmkit.estimators.table.answering.component_cache import Turn
 from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
+from kdmkit.estimators.table.derived import row_groups
 
 pd = pytest.importorskip("pandas")
 
@@ -67,7 +68,8 @@ def test_dates_of_rows_are_those_of_single_questions(
     column = engine.column("target", "when")
     rows = visits.head(4).assign(when=pd.NaT, paid=None)
     rows.loc[:1, "price"] = np.nan
-    posterior = engine.posterior(column, engine.schema.encode(rows))
+    (group,) = row_groups(engine.schema, engine.schema.encode(rows), column)
+    posterior = engine.rows.posterior(column, group)
     slowly = DigitsPosterior(engine, column, posterior.rho)
     medians = posterior.quantile(0.5)
     assert (np.abs(medians - slowly.quantile(0.5)) <= minute).all()

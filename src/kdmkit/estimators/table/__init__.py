@@ -6,6 +6,7 @@ from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.kdm_table import KDMTable
 from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
+from kdmkit.estimators.table.rules import FunctionRule, Rule, Rules
 from kdmkit.estimators.table.schema import Columns, Schema
 
 __all__ = [
@@ -18,8 +19,11 @@ __all__ = [
     "Dependence",
     "EventAnswer",
     "Explanation",
+    "FunctionRule",
     "Information",
     "KDMTable",
+    "Rule",
+    "Rules",
     "Schema",
     "TableRecipe",
 ]

@@ -12,7 +12,8 @@ import numpy as np
 
 from kdmkit.distributions.events import Box
 from kdmkit.estimators.table.codecs.base import Codec
-from kdmkit.estimators.table.codecs.kinds import decide, fit_codec
+from kdmkit.estimators.table.codecs.functions import GONE
+from kdmkit.estimators.table.codecs.kinds import codec_from_config, decide, fit_codec
 from kdmkit.estimators.table.codecs.texts import doubt
 from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
@@ -40,6 +41,8 @@ class Column:
         storage: how the frame stores the column.
         presence: the variable that says whether a cell is there; None if missing cells are unknown values.
         unsure: what else the column may be, and how to decide it; "" if the kind is certain.
+        source: the column that it is a function of, whose variables it has; "" if it has its own.
+        code: the name of its codes among the events of rows, if it is such a function.
 
     With `table` as in the example of `KDMTable`:
 
@@ -57,6 +60,15 @@ class Column:
     storage: Storage
     presence: Presence | None = None
     unsure: str = ""
+    source: str = ""
+    code: str = ""
+
+    @property
+    def can_miss(self) -> bool:
+        """Whether a missing cell is an outcome."""
+        steps = getattr(self.codec, "steps", None)
+        gone = steps is not None and (GONE in steps.codes or steps.missing == GONE)
+        return self.presence is not None or (gone and bool(self.missing))
 
     @property
     def examples(self) -> tuple[str, ...]:
@@ -104,6 +116,41 @@ class Column:
         return self.codec.seen if self.presence is None else union([self.codec.seen, Missing])
 
     # ---- description
+
+    def config(self) -> dict[str, Any]:
+        """A JSON-ready description from which `from_config` makes an equal column."""
+        return {
+            "kind": self.kind,
+            "why": self.why,
+            "variables": list(self.variables),
+            "missing": self.missing,
+            "codec": self.codec.config(),
+            "storage": self.storage.config(),
+            "presence": None if self.presence is None else self.presence.config(),
+            **({"unsure": self.unsure} if self.unsure else {}),
+            **({"source": self.source, "code": self.code} if self.source else {}),
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Column:
+        """The column that `config` describes."""
+        storage = Storage.from_config(config["storage"])
+        codec = codec_from_config(config["codec"], storage)
+        presence = config.get("presence")  # models of 0.2 have none
+        return cls(
+            name=codec.name,
+            kind=config["kind"],
+            why=config["why"],
+            details=codec.describe(),
+            variables=tuple(config["variables"]),
+            codec=codec,
+            missing=config["missing"],
+            storage=storage,
+            presence=None if presence is None else Presence(**presence),
+            unsure=config.get("unsure", ""),
+            source=config.get("source", ""),
+            code=config.get("code", ""),
+        )
 
     @property
     def reason(self) -> str:

@@ -17,9 +17,7 @@ from kdmkit.distributions.events import Event, question_text
 from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
-from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
-from kdmkit.estimators.table.answering.engine import BLOCK
 from kdmkit.estimators.table.answering.insights import (
     Dependence,
     Explanation,
@@ -34,7 +32,6 @@ from kdmkit.estimators.table.language import parse_query
 from kdmkit.estimators.table.learning import TableEstimator
 from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
-from kdmkit.training import Table
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -54,6 +51,9 @@ class KDMTable(TableEstimator):
         identifiers: of draws: `"new"` keys in the form of those of the data, or `"left out"`.
         missing: what an empty cell is: `"outcome"`, missing as in the rows of the fit; `"unknown"`, a value
             that is not known. Cells of absent columns, and of columns that had all cells, are unknown.
+        rules: rules between columns. True: those that the rows of the fit keep without exception; False:
+            none; or a list of texts such as `["auto", "zip -> city"]`, where `"auto"` are those of the rows.
+        broken_rules: what a row is that breaks a rule: `"impossible"`, log p = −∞; or `"rare"`.
         n_components: components of every column; `"auto"` by the number of rows.
         max_rows: the number of rows to learn from, a uniform sample of a larger table; None takes all.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
@@ -198,7 +198,7 @@ class KDMTable(TableEstimator):
     def score_samples(self, X: Any) -> Array:
         """log p of the observed part of each row: densities of continuous columns, in their units."""
         engine = self._engine()
-        return np.concatenate([engine.log_prob_of_rows(block).numpy() for block in self._blocks(X)])
+        return np.concatenate([engine.rows.log_prob(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of log p over the rows, and their target if y was fitted; `sample_weight` weighs them."""
@@ -246,12 +246,7 @@ class KDMTable(TableEstimator):
     def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
         engine = self._engine()
         column = self.checked_target(target)
-        return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
-
-    def _blocks(self, X: Any) -> Iterator[Table]:
-        """Rows as events, in blocks; files and iterators are read batch by batch."""
-        for batch in batches_of(X) if is_streamed(X) else [X]:
-            yield from self.schema_.encode(batch, missing=self.missing).blocks(BLOCK)
+        return np.concatenate([engine.rows.by_groups(column, block, answer) for block in self._blocks(X)])
 
     @torch.no_grad()
     def impute(

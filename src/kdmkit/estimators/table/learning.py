@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -22,13 +22,16 @@ from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
-from kdmkit.estimators.table.answering.engine import TableEngine
+from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
 from kdmkit.estimators.table.codecs.kinds import are_classes
 from kdmkit.estimators.table.column import Column, Columns
 from kdmkit.estimators.table.decisions import read_decisions
+from kdmkit.estimators.table.derived import places_of_variables
 from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame, with_target
 from kdmkit.estimators.table.model import ReplayRows, TableSettings, fit_model, learn_chunk
 from kdmkit.estimators.table.outcomes import check_target
+from kdmkit.estimators.table.rule_fitting import with_rules
+from kdmkit.estimators.table.rules import Rules
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn.pair_information import PairInformation
 from kdmkit.training import Table
@@ -48,6 +51,8 @@ class TableEstimator(DensityMixin, KDMEstimator):
     min_level_rows: int | Literal["auto"] = "auto"
     identifiers: Literal["new", "left out"] = "new"
     missing: Literal["outcome", "unknown"] = "outcome"
+    rules: Any = True
+    broken_rules: Literal["impossible", "rare"] = "impossible"
     max_rows: int | None = 500_000
     max_epochs: Any = "auto"
     patience: Any = "auto"
@@ -151,6 +156,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
 
     def _new_schema(self, frame: RawFrame) -> Schema:
         check_choice("missing", self.missing, ("outcome", "unknown"))
+        check_choice("broken_rules", self.broken_rules, ("impossible", "rare"))
         check_choice("identifiers", self.identifiers, ("new", "left out"))
         check_choice("texts", self.texts, ("left out", "pooled", "drawn"))
         decisions = read_decisions(self.schema)
@@ -164,7 +170,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
             identifiers=self.identifiers,
         )
         warn_of_unsure(schema)
-        return schema
+        return with_rules(schema, frame, self.rules, self.broken_rules)
 
     def _grown_schema(self, frame: RawFrame) -> Schema:
         """The schema with the levels of one more chunk."""
@@ -179,7 +185,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
 
     def _adopt(self, schema: Schema, layer: Any, information: PairInformation, n_rows: int) -> None:
         self.schema_ = schema
-        self.pair_information_ = information.of_groups(schema.places_of_variables)
+        self.pair_information_ = information.of_groups(places_of_variables(schema))
         self.n_samples_seen_ = n_rows
         no_features = {*schema.texts.values(), *(self.targets_ if self.targets is None else ())}
         names = [name for name in schema.columns if name not in no_features]
@@ -201,7 +207,8 @@ class TableEstimator(DensityMixin, KDMEstimator):
             options=self._settings(self._seed, n),
             identity=self._identity(*rows.columns.values()),
             targets=self._target_variables(schema),
-            presences=frozenset(presence.name for presence in schema.presences.values()),
+            presences=frozenset(presence.name for presence in schema.presences.values())
+            | {column.code for column in schema.derived.values()},
         )
 
     def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
@@ -221,6 +228,12 @@ class TableEstimator(DensityMixin, KDMEstimator):
         chosen = {name: plain(getattr(self, name)) for name in names}
         chosen = {name: value for name, value in chosen.items() if value != "auto" or name == "device"}
         return {**chosen, "verbose": bool(self.verbose), "seed": seed}
+
+    @property
+    def rules_(self) -> Rules:
+        """The rules between columns that rows keep; prints as a table."""
+        check_is_fitted(self)
+        return self.schema_.rules
 
     @property
     def columns_(self) -> Columns:
@@ -254,6 +267,11 @@ class TableEstimator(DensityMixin, KDMEstimator):
                 joint = self.module_.tree(validate_args=False)
             self._cached_engine = TableEngine(self.schema_, joint, self.module_)
         return self._cached_engine
+
+    def _blocks(self, X: Any) -> Iterator[Table]:
+        """Rows as events, in blocks; files and iterators are read batch by batch."""
+        for batch in batches_of(X) if is_streamed(X) else [X]:
+            yield from self.schema_.encode(batch, missing=self.missing).blocks(BLOCK)
 
     @property
     def to_module(self) -> Any:

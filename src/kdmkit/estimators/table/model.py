@@ -15,6 +15,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrays import split_index
 from kdmkit.estimators.common.chunks import smallest
+from kdmkit.estimators.table.derived import code_variables, without_codes
 from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import TreeLayer
@@ -42,7 +43,7 @@ class TableSettings:
         options: settings of the loop that the user has chosen; the others suit the model.
         identity: what a checkpoint depends on.
         targets: variables that will be predicted, in groups: those of one column.
-        presences: variables that say whether cells are there.
+        presences: variables that say whether cells are there, and codes of derived columns.
     """
 
     n_components: int | None
@@ -70,6 +71,8 @@ def fit_model(
     train = rows.take(train_index)
     validation = None if validation_index is None else rows.take(validation_index)
     layer, learned = start_layer(schema, train, settings.count_components(n, train), settings)
+    train = without_codes(schema, train)
+    validation = None if validation is None else without_codes(schema, validation)
     history = train_layer(layer, train, validation, settings, learned.independent)
     return layer, history, learned.information
 
@@ -91,8 +94,10 @@ def start_layer(
         train.weights,
         targets={name for group in settings.targets for name in group},
         preference=TABLE_RECIPE.target_preference,
+        others=code_variables(schema),
     )
     layer = TreeLayer(variables, k, generator=generator)
+    train = without_codes(schema, train)
     layer.initialize(
         observed=train.observed,
         sample_weight=train.weights,
@@ -298,10 +303,12 @@ def learn_chunk(
         replayed, share = everything, 1.0
     else:
         layer = layer.with_levels(schema.variables(layer.n_components)).requires_grad_()
-        rows, variables = everything.train, list(layer.variables.values())
+        rows, variables = everything.train, [*layer.variables.values(), *code_variables(schema)]
         information = pair_information(variables, rows.columns, rows.observed, rows.weights)
         independent = independent_variables(list(layer.variables), layer.parents, information)
-    history = train_layer(layer, replayed.train, replayed.validation, settings, independent, share)
+    train, validation = without_codes(schema, replayed.train), replayed.validation
+    validation = None if validation is None else without_codes(schema, validation)
+    history = train_layer(layer, train, validation, settings, independent, share)
     if most is not None:
         everything = everything.take(smallest(everything.keys, most))
     return layer, history, everything, information

@@ -10,6 +10,7 @@ from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit.distributions.event_text import DatePart, Key, Pair
 from kdmkit.distributions.events import Event, Outcomes, as_event, is_unknown
 from kdmkit.estimators.table.column import Column
+from kdmkit.estimators.table.derived import compared_region, root_of
 from kdmkit.estimators.table.language import parse_event
 from kdmkit.estimators.table.literals import read_people_duration
 from kdmkit.estimators.table.presence import PRESENT
@@ -27,19 +28,23 @@ class ColumnOutcomes(Outcomes):
 
     def read(self, key: Key, region: Region) -> tuple[Key, Region]:
         if isinstance(key, Pair):
-            if key.left != key.right:
+            left, right = key
+            if left != right and root_of(self._schema, left) == root_of(self._schema, right):
+                return root_of(self._schema, left), compared_region(self._schema, left, right, region)
+            if left != right:
                 return key, region
             # A column compared with itself: equal where it is present.
             parts = [PRESENT] * (0 in region) + [Missing] * region.has_missing
             return key.left, union(parts) if parts else NOTHING
         name = key.name if isinstance(key, DatePart) else key
-        column = self._schema.modelled_column(self._argument, name)
+        column: Any = self._schema.modelled_column(self._argument, name)
         if isinstance(key, DatePart):
             return name, column.codec.read_part(key.part, region)
-        if region is Missing and column.missing and column.presence is None:
+        if region is Missing and column.missing and not column.can_miss:
             wanted = "conditions on values: missing cells count as unknown values, which have no probability"
             raise ValueError(bad_argument(f"column {name!r}", wanted, "is missing"))
-        return name, column.codec.read(region)
+        outcomes = column.codec.read(region)
+        return (column.source, column.codec.steps.preimage(outcomes)) if column.source else (name, outcomes)
 
     def trimmed(self, key: Key, region: Region) -> Region:
         if isinstance(key, Pair):

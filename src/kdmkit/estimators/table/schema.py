@@ -17,7 +17,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.distributions.events import Box
 from kdmkit.estimators.table.codecs.base import LeftOutCodec
-from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config
+from kdmkit.estimators.table.codecs.kinds import check_types
 from kdmkit.estimators.table.codecs.rare import (
     UnseenLevels,
     grown,
@@ -28,11 +28,18 @@ from kdmkit.estimators.table.codecs.rare import (
 )
 from kdmkit.estimators.table.codecs.texts import recognised
 from kdmkit.estimators.table.column import Column, Columns, absent_cells, fit_column
+from kdmkit.estimators.table.derived import (
+    derived_cells,
+    encode_derived,
+    grown_function,
+    linked,
+)
 from kdmkit.estimators.table.frames.cells import joined, marked_frame, read_cells
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.estimators.table.presence import Presence
+from kdmkit.estimators.table.rules import NO_RULES, Rules, rules_from_config
 from kdmkit.nn import Variable
 from kdmkit.training import Table
 
@@ -51,6 +58,8 @@ class Schema:
         labels: the names as the frame has them.
         sample: the number of rows by which the columns were recognised, and of all rows; None: by all rows.
         missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
+        rules: between columns.
+        broken_rules: what a row is that breaks one: `"impossible"`, or `"rare"`.
 
     >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
     >>> [(column.name, column.kind) for column in schema.columns.values()]
@@ -64,9 +73,12 @@ class Schema:
         labels: Sequence[Any],
         sample: tuple[int, int] | None = None,
         missing: str = "unknown",
+        rules: Rules = NO_RULES,
+        broken_rules: str = "impossible",
     ) -> None:
-        self.columns = {column.name: column for column in columns}
+        self.columns = linked({column.name: column for column in columns})
         self.backend, self.labels, self.sample, self.missing = backend, tuple(labels), sample, missing
+        self.rules, self.broken_rules = rules, broken_rules
         #: How a query writes the values of each column, once it was asked for.
         self.syntax: dict[str, Any] | None = None
 
@@ -133,14 +145,27 @@ class Schema:
 
     def grown(self, frame: RawFrame, least_rows: int | None) -> Schema:
         """The schema with the levels of more rows, which `read` gave."""
-        columns = [grown(column, frame.columns[name], least_rows) for name, column in self.columns.items()]
+        roots = {n: grown(c, frame.columns[n], least_rows) for n, c in self.columns.items() if not c.source}
+        columns = [
+            roots[name]
+            if name in roots
+            else grown_function(
+                column, self.columns[column.source].codec, roots[column.source].codec, frame, least_rows
+            )
+            for name, column in self.columns.items()
+        ]
         if all(new is old for new, old in zip(columns, self.columns.values(), strict=True)):
             return self
-        larger = copy.copy(self)
-        larger.columns = {column.name: column for column in columns}
-        larger.__dict__.pop("modelled", None)
-        larger.syntax = None
-        return larger
+        return self.with_columns(columns)
+
+    def with_columns(self, columns: Sequence[Column]) -> Schema:
+        """The schema with other columns of the same names."""
+        made = copy.copy(self)
+        made.columns = linked({column.name: column for column in columns})
+        for name in ("modelled", "presences"):
+            made.__dict__.pop(name, None)
+        made.syntax = None
+        return made
 
     def source_of(self, name: str) -> str:
         """The column of the frame that has a column's cells."""
@@ -176,7 +201,7 @@ class Schema:
         """
         values = [
             Variable(name, kernel, shape)
-            for column in self.columns.values()
+            for column in self.roots.values()
             for name, kernel, shape in zip(
                 column.variables, column.codec.kernels(n_components), column.codec.shapes, strict=True
             )
@@ -187,12 +212,6 @@ class Schema:
     def presences(self) -> dict[str, Presence]:
         """By column, the variables that say whether cells are there."""
         return {n: column.presence for n, column in self.columns.items() if column.presence is not None}
-
-    @property
-    def places_of_variables(self) -> list[list[int]]:
-        """The places of the variables of every modelled column among those of `variables`."""
-        place = {variable.name: i for i, variable in enumerate(self.variables())}
-        return [[place[name] for name in column.all_variables] for column in self.modelled.values()]
 
     def encode(self, frame: Any, *, missing: str = "outcome", dtype: torch.dtype | None = None) -> Table:
         """Rows as events, by variable.
@@ -214,7 +233,7 @@ class Schema:
         offset = torch.zeros(raw.n_rows, dtype=torch.float64)
         unseen = UnseenLevels()
         is_outcome = "outcome" == missing == self.missing
-        for column in self.modelled.values():
+        for column in self.roots.values():
             is_absent = column.name not in raw.columns
             one = absent_cells(column, raw.n_rows) if is_absent else raw.columns[column.name]
             cells = column.codec.encode(one)
@@ -230,6 +249,8 @@ class Schema:
                 values[column.presence.name] = column.presence.encode(one.missing)
                 certain = np.full(raw.n_rows, not is_absent) if is_outcome else ~one.missing
                 observed[column.presence.name] = torch.from_numpy(certain)
+        for column in self.derived.values():
+            offset = offset + encode_derived(self, column, raw, is_outcome, values, observed)
         unseen.warn()
         return Table(values, observed, log_offset=offset)
 
@@ -280,6 +301,8 @@ class Schema:
     ) -> RawColumn:
         """One column as an array."""
         column = self.columns[name]
+        if column.source:
+            return derived_cells(self, column, values)
         if column.codec.keys is not None:
             decoded = column.codec.keys.new(first_key, n_rows, column.storage.base)
         elif isinstance(column.codec, LeftOutCodec):
@@ -296,7 +319,7 @@ class Schema:
     def with_points(self, boxes: Sequence[Box]) -> Schema:
         """The schema for draws inside of some boxes: single values in them are exact."""
         columns = [column.with_points(boxes) for column in self.columns.values()]
-        return Schema(columns, self.backend, self.labels, self.sample, self.missing)
+        return self.with_columns(columns)
 
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""
@@ -307,8 +330,18 @@ class Schema:
 
     @cached_property
     def modelled(self) -> dict[str, Column]:
-        """The columns that take part in the model, by name."""
+        """The columns that questions can be about, by name."""
         return {name: column for name, column in self.columns.items() if column.variables}
+
+    @property
+    def roots(self) -> dict[str, Column]:
+        """The columns that have variables of their own."""
+        return {name: column for name, column in self.modelled.items() if not column.source}
+
+    @property
+    def derived(self) -> dict[str, Any]:
+        """The columns that are functions of others."""
+        return {name: column for name, column in self.modelled.items() if column.source}
 
     def modelled_column(self, argument: str, name: Any) -> Column:
         """A column of the model by its name; one that is unknown or left out raises."""
@@ -337,50 +370,21 @@ class Schema:
 
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `from_config` makes an equal schema."""
-        columns = [
-            {
-                "kind": column.kind,
-                "why": column.why,
-                "variables": list(column.variables),
-                "missing": column.missing,
-                "codec": column.codec.config(),
-                "storage": column.storage.config(),
-                "presence": None if column.presence is None else column.presence.config(),
-                **({"unsure": column.unsure} if column.unsure else {}),
-            }
-            for column in self.columns.values()
-        ]
         labels = [label if isinstance(label, int) else str(label) for label in self.labels]
         sample = {} if self.sample is None else {"sample": list(self.sample)}
         frame = {"backend": self.backend, "labels": labels, "missing": self.missing}
-        return {**frame, "columns": columns, **sample}
+        rules = {"rules": self.rules.config(), "broken_rules": self.broken_rules} if self.rules else {}
+        return {**frame, "columns": [column.config() for column in self.columns.values()], **rules, **sample}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
         """The schema that `config` describes."""
-        columns = []
-        for fields in config["columns"]:
-            storage = Storage.from_config(fields["storage"])
-            codec = codec_from_config(fields["codec"], storage)
-            presence = fields.get("presence")  # models of 0.2 have none
-            columns.append(
-                Column(
-                    name=codec.name,
-                    kind=fields["kind"],
-                    why=fields["why"],
-                    details=codec.describe(),
-                    variables=tuple(fields["variables"]),
-                    codec=codec,
-                    missing=fields["missing"],
-                    storage=storage,
-                    presence=None if presence is None else Presence(**presence),
-                    unsure=fields.get("unsure", ""),
-                )
-            )
+        columns = [Column.from_config(fields) for fields in config["columns"]]
         sample = config.get("sample")
         sample = None if sample is None else tuple(sample)
         missing = config.get("missing", "unknown")
-        return cls(columns, config["backend"], config["labels"], sample, missing)
+        rules = rules_from_config(config.get("rules", ())), config.get("broken_rules", "impossible")
+        return cls(columns, config["backend"], config["labels"], sample, missing, *rules)
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""

@@ -259,7 +259,7 @@ class Answer(BaseAnswer):
     def summary(self) -> dict[str, Any]:
         codec = self._posterior.codec
         summary: dict[str, Any] = {}
-        if self._posterior.column.presence is not None:
+        if self._posterior.column.can_miss:
             summary["missing"] = self.p_missing
         if codec.numeric:
             summary["mean"] = self.mean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,17 @@ from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import CERTAIN, Box, Condition, Event
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
+from kdmkit.estimators.table.answering.derived_posterior import DerivedPosterior
 from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
 from kdmkit.estimators.table.answering.pairs import Comparison
 from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.answering.row_answers import RowAnswers
 from kdmkit.estimators.table.answering.variable_posterior import VariablePosterior
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
 from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.kernels.regions import WHOLE, Missing, intersection, shared_spans
-from kdmkit.training import Table
 
 #: Rows that are answered together.
 BLOCK = 4096
@@ -65,6 +66,10 @@ class TableEngine:
     def columns(self) -> dict[str, Column]:
         """The columns that the model holds."""
         return self.schema.modelled
+
+    def root(self, column: Column) -> Column:
+        """The column that has the variables of a column, as `root_of`."""
+        return self.schema.columns[column.source or column.name]
 
     def column(self, argument: str, name: Any) -> Column:
         """A column of the model by its name."""
@@ -144,11 +149,11 @@ class TableEngine:
             raise impossible(given)
         check_plain(boxes)
         posterior = self._posterior_given(column, given)
-        return posterior, posterior.log_evidence if column.presence is None else self.measure(boxes)[1]
+        return posterior, posterior.log_evidence if not column.can_miss else self.measure(boxes)[1]
 
     def share_of_missing(self, column: Column, given: Event) -> float:
         """P(the cell is missing | given)."""
-        return 0.0 if column.presence is None else self.event(Condition(column.name, Missing), given)[0]
+        return 0.0 if not column.can_miss else self.event(Condition(column.name, Missing), given)[0]
 
     def _posterior_given(
         self, column: Column, given: Event, evidence: EventEvidence | None = None
@@ -158,7 +163,7 @@ class TableEngine:
         Args:
             evidence: that of the event, if the column has no missing cells.
         """
-        condition = given if column.presence is None else given & ~Condition(column.name, Missing)
+        condition = given & ~Condition(column.name, Missing) if column.can_miss else given
         boxes = self.boxes(condition)
         if not boxes:
             raise impossible(condition)
@@ -190,14 +195,15 @@ class TableEngine:
         check_plain(boxes)
         evidence = self.evidence(boxes)
         conditioned = {name for box in boxes for name in box}
-        complete = [c for c in columns if c.presence is None]
-        free = [c for c in complete if c.name not in conditioned and not self.has_digits(c)]
+        complete = [c for c in columns if not c.can_miss]
+        free = [c for c in complete if self.root(c).name not in conditioned and not self.has_digits(c)]
         posteriors: dict[str, Posterior] = {}
         if len(free) > 1 and evidence.cases:
-            wanted = [column.variables[0] for column in free]
+            wanted = list(dict.fromkeys(column.variables[0] for column in free))
             joint = evidence.infer(wanted)
-            for column, rho in zip(free, joint.marginals(*wanted).values(), strict=True):
-                posteriors[column.name] = VariablePosterior(column, rho, self.caches[column.variables[0]])
+            every = joint.marginals(*wanted) if len(wanted) > 1 else {wanted[0]: joint}
+            for column in free:
+                posteriors[column.name] = self.posterior_of(column, every[column.variables[0]])
                 if np.isneginf(posteriors[column.name].log_evidence):
                     raise impossible(given)
         for column in columns:
@@ -212,7 +218,7 @@ class TableEngine:
         if column.name not in self._priors:
             self._priors[column.name] = (
                 self.posterior_of(column, self.joint.marginal(*column.variables))
-                if column.presence is None
+                if not column.can_miss
                 else self._posterior_given(column, CERTAIN)
             )
         return self._priors[column.name]
@@ -311,53 +317,21 @@ class TableEngine:
 
     # ---- many rows
 
-    def posterior(self, column: Column, rows: Table) -> Any:
-        """The distribution of a present value given the other columns of every row, `(rows,)`."""
-        evidence, observed = _others(rows, column)
-        if not evidence:
-            return self.posterior_of(column, self.joint.marginal(*column.variables).expand((len(rows),)))
-        ask = partial(self.joint.infer, observed=observed, **evidence)
-        names = column.variables
-        return self.posterior_of(column, ask(target=names[0] if len(names) == 1 else names), ask)
-
-    def p_missing(self, column: Column, row: Table) -> float:
-        """P(the cell is missing | other cells) of one row."""
-        if column.presence is None:
-            return 0.0
-        name = column.presence.name
-        evidence, observed = _others(row, column)
-        del evidence[name], observed[name]
-        if not evidence:
-            return float(self.joint.marginal(name).probs[0])
-        return float(self.joint.infer(observed=observed, target=name, **evidence).probs[0, 0])
+    @cached_property
+    def rows(self) -> RowAnswers:
+        """Answers about the cells of many rows."""
+        return RowAnswers(self)
 
     def posterior_of(self, column: Column, rho: Any, ask: Any = None) -> Posterior:
         """The distribution of a column, from that of its variables."""
+        if column.source:
+            return DerivedPosterior(column, self.posterior_of(self.root(column), rho))
         if self.has_digits(column):
             return DigitsPosterior(self, column, rho, ask)
         (name,) = column.variables
         return VariablePosterior(
             column, rho, self.caches[name] if rho.kernel is self.joint.kernels[name] else None
         )
-
-    def log_prob_of_rows(self, rows: Table) -> Float[Tensor, " rows"]:
-        """log p of the observed part of every row, in the user's units."""
-        log_prob: Tensor = self.joint.log_prob(observed=rows.observed, **rows.columns)
-        return log_prob.double().cpu() + rows.log_offset.double()
-
-
-def _others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Values and masks of the variables of other columns that at least one row has; at least one variable.
-
-    The cell of the column is there, if the column has missing cells.
-    """
-    is_seen = {n: bool(mask.any()) for n, mask in rows.observed.items() if n not in column.all_variables}
-    names = [name for name, seen in is_seen.items() if seen] or list(is_seen)[:1]
-    values, observed = {n: rows.columns[n] for n in names}, {n: rows.observed[n] for n in names}
-    if column.presence is not None:
-        there = torch.ones(len(rows), dtype=torch.bool)
-        values[column.presence.name], observed[column.presence.name] = there.long(), there
-    return values, observed
 
 
 def _measured(evidence: EventEvidence) -> tuple[int, float]:

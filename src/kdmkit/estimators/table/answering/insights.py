@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import TableEngine, check_plain
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.column import Column
+from kdmkit.estimators.table.derived import code_variables, row_groups
 from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
-from kdmkit.nn.pair_information import PairInformation
+from kdmkit.nn.pair_information import PairInformation, pair_information
 from kdmkit.training import Table
 
 # Two-sided intervals of 90 %.
@@ -160,9 +161,11 @@ def measure_information(
     boxes = engine.boxes(given)
     check_plain(boxes)
     conditioned = {name for box in boxes for name in box}
-    if target.name in conditioned:
+    if engine.root(target).name in conditioned:
         raise ValueError(bad_argument("given", "nothing about the target", repr(target.name)))
-    others = [c for n, c in engine.columns.items() if n != target.name and n not in conditioned]
+    others = [
+        c for n, c in engine.columns.items() if n != target.name and engine.root(c).name not in conditioned
+    ]
     if information is not None and not conditioned:
         measured = measure_dependence(engine, information, n_samples, generator)
         row = measured.information[measured.names.index(target.name)].tolist()
@@ -174,6 +177,9 @@ def measure_information(
             [name for column in (target, *others) for name in column.all_variables]
         )
     every = {column.name: _between(tree, target, column, n_samples, generator) for column in others}
+    coarse = others if target.source else [column for column in others if column.source]
+    if coarse:
+        every |= _between_draws(engine, boxes, target, coarse, n_samples, generator)
     values = {name: value for name, (value, _, _) in every.items()}
     return Information(values, {name: (low, high) for name, (_, low, high) in every.items()})
 
@@ -189,9 +195,43 @@ def _between(
     return best.value, best.value - width, best.value + width
 
 
+def _between_draws(
+    engine: TableEngine,
+    boxes: Sequence[Any],
+    target: Column,
+    others: Sequence[Column],
+    n: int,
+    generator: torch.Generator,
+) -> dict[str, tuple[float, float, float]]:
+    """I(target; column) where one of them is a function of another column, by draws."""
+    columns = [target, *others]
+    names = list(dict.fromkeys(name for column in columns for name in column.variables))
+    draws = engine.evidence(boxes).sample(n, generator, names)
+    rows = {name: value.cpu() for name, value in draws.items()}
+    of_model = {variable.name: variable for variable in engine.schema.variables()}
+    of_codes = {variable.name: variable for variable in code_variables(engine.schema)}
+    groups: list[list[int]] = []
+    variables = [of_model[name] for name in names]
+    for column in columns:
+        if column.source:
+            codec: Any = column.codec
+            groups.append([len(variables)])
+            variables.append(of_codes[column.code])
+            rows[column.code] = torch.from_numpy(np.maximum(codec.codes(rows[column.variables[0]]), 0))
+        else:
+            groups.append([names.index(name) for name in column.variables])
+    information = pair_information(variables, rows, {}).of_groups(groups)
+    low, high = information.interval
+    value = information.value
+    return {
+        c.name: (float(value[0, i]), float(low[0, i]), float(high[0, i])) for i, c in enumerate(others, 1)
+    }
+
+
 def links(engine: TableEngine) -> tuple[tuple[str, str], ...]:
     """Pairs of columns that are neighbours in the tree."""
-    owner = {variable: column.name for column in engine.columns.values() for variable in column.all_variables}
+    roots = engine.schema.roots.values()
+    owner = {variable: column.name for column in roots for variable in column.all_variables}
     nodes = engine.joint.nodes
     pairs: dict[frozenset[str], tuple[str, str]] = {}
     for node, parent in engine.joint.parents.items():
@@ -215,6 +255,7 @@ class Cell:
             ordered values, the probability of all levels that are not more probable than this one. Of a
             missing cell: the probability that it is missing.
         log_density: log p(cell | other cells).
+        rules: the rules that the row breaks and the cell is part of.
 
     With `table` as in the example of `KDMTable`:
 
@@ -228,6 +269,7 @@ class Cell:
     expected: Any
     probability: float
     log_density: float
+    rules: tuple[str, ...] = ()
 
 
 class Explanation(Sequence[Cell]):
@@ -253,7 +295,10 @@ class Explanation(Sequence[Cell]):
         return iter(self._cells)
 
     def _lines(self) -> list[tuple[str, ...]]:
-        return [(c.column, shown(c.value), shown(c.expected), f"{c.probability:.2%}") for c in self._cells]
+        return [
+            (c.column, shown(c.value), shown(c.expected), "; ".join([f"{c.probability:.2%}", *c.rules]))
+            for c in self._cells
+        ]
 
     def to_list(self) -> list[dict[str, Any]]:
         """The cells in the types of JSON."""
@@ -286,7 +331,18 @@ def explain_row(engine: TableEngine, row: Any, missing: str = "outcome") -> Expl
         for name, column in engine.columns.items()
         if cells.get(name) is not None or (name in cells and name in engine.schema.presences)
     ]
-    return Explanation([_compared(engine, column, rows, cells[column.name]) for column in columns])
+    read = engine.schema.read(raw).columns
+    texts = {rule: str(rule) for rule in engine.schema.rules if all(name in read for name in rule.columns)}
+    broken = [rule for rule in texts if bool(rule.broken(engine.schema, read)[0])]
+    return Explanation(
+        [
+            replace(
+                _compared(engine, column, rows, cells[column.name]),
+                rules=tuple(f"breaks {texts[rule]}" for rule in broken if column.name in rule.columns),
+            )
+            for column in columns
+        ]
+    )
 
 
 def is_row(row: Any) -> bool:
@@ -297,14 +353,17 @@ def is_row(row: Any) -> bool:
 
 
 def _compared(engine: TableEngine, column: Column, rows: Table, value: Any) -> Cell:
-    posterior = engine.posterior(column, rows)
-    p_missing = engine.p_missing(column, rows)
+    (group,) = row_groups(engine.schema, rows, column)
+    posterior = engine.rows.posterior(column, group)
+    p_missing = engine.rows.p_missing(column, rows)
     expected = None if p_missing > 0.5 else scalar(posterior.expected()[0])
     with np.errstate(divide="ignore"):
         log_missing, log_present = np.log([p_missing, 1 - p_missing]).tolist()
     if value is None:
         return Cell(column.name, None, expected, p_missing, log_missing)
-    if not all(bool(rows.observed[name][0]) for name in column.variables):
+    if not all(
+        bool(rows.observed[name][0]) for name in ([column.code] if column.source else column.variables)
+    ):
         # A level or a number that the column was not fitted to.
         share = column.codec.share
         return Cell(column.name, value, expected, share, math.log(share) if share else -math.inf)

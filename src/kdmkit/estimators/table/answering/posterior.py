@@ -160,7 +160,10 @@ class Posterior(ABC):
 
     def probabilities(self, givens: Sequence[Any]) -> Array:
         """The probability of each of some values, ranges, sets or regions, `(n, *batch)`."""
-        regions = [self.outcomes(given) for given in givens]
+        return self.masses_of([self.outcomes(given) for given in givens])
+
+    def masses_of(self, regions: Sequence[Region]) -> Array:
+        """The probability of each of some regions of trimmed outcomes, `(n, *batch)`."""
         total = np.zeros((len(regions), *self.batch))
         some = [i for i, region in enumerate(regions) if not (region.is_empty or region.is_whole)]
         total[[i for i, region in enumerate(regions) if region.is_whole]] = 1.0

@@ -18,6 +18,7 @@ from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, impossible
 from kdmkit.estimators.table.codecs.numbers import as_numbers
 from kdmkit.estimators.table.column import Column
+from kdmkit.estimators.table.derived import row_groups
 from kdmkit.estimators.table.frames.cells import joined
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.restore import fill_frame
@@ -180,13 +181,31 @@ class Imputer:
 
     def _expected_cells(self) -> dict[str, Array]:
         filled = {}
-        for column in self.engine.columns.values():
+        for column in self.engine.schema.roots.values():
             index = self._missing(column)
             if len(index):
-                parts = self.rows.take(torch.from_numpy(index)).blocks(BLOCK)
-                cells = [self.engine.posterior(column, part).typical() for part in parts]
-                filled[column.name] = np.concatenate(cells)
+                filled[column.name] = self._typical(column, index)
+        for column in self.engine.schema.derived.values():
+            index = self._missing(column)
+            if len(index):
+                filled[column.name] = self._typical(column, index)
+                finer, places = self._missing(self.engine.root(column)), np.full(self.raw.n_rows, -1)
+                places[finer] = np.arange(len(finer))
+                both = places[index] >= 0
+                outcomes = (
+                    column.codec.source.outcomes_of(filled[column.source][places[index][both]])
+                    if both.any()
+                    else []
+                )
+                if len(outcomes):
+                    filled[column.name][both] = column.codec.cells(column.codec.steps(outcomes))[0]
         return filled
+
+    def _typical(self, column: Column, index: Array) -> Array:
+        """The expectations of the cells of a column in some rows."""
+        parts = self.rows.take(torch.from_numpy(index)).blocks(BLOCK)
+        ask = self.engine.rows.by_groups
+        return np.concatenate([ask(column, part, lambda rho: rho.typical()) for part in parts])
 
     def most_probable(self) -> Any:
         """All cells of a row together: the most probable values and components.
@@ -195,10 +214,22 @@ class Imputer:
         """
         if not self.raw.n_rows:
             return self._frame({})
-        joint, blocks = self.engine.joint, self._rows_with_cells().blocks(BLOCK)
-        modes = [joint.mode(observed=block.observed, **block.columns).values for block in blocks]
-        values = {name: torch.cat([mode[name].cpu() for mode in modes]) for name in self.rows.columns}
+        parts = [self._mode(block) for block in self._rows_with_cells().blocks(BLOCK)]
+        values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return self._frame(self._better(self._decoded(values), self._expected_cells()))
+
+    def _mode(self, rows: Table) -> dict[str, Tensor]:
+        """The most probable values of the variables of some rows."""
+        values: dict[str, Tensor] = {}
+        for group in row_groups(self.engine.schema, rows):
+            regions = group.regions or {}
+            points = {name: value for name, value in group.rows.columns.items() if name not in regions}
+            observed = {name: mask for name, mask in group.rows.observed.items() if name in points}
+            mode = self.engine.joint.mode(observed=observed, **points, **regions).values
+            for name, value in mode.items():
+                values.setdefault(name, value.cpu().new_zeros(len(rows), *value.shape[1:]))
+                values[name][group.index] = value.cpu()
+        return values
 
     def _better(self, first: dict[str, Array], second: dict[str, Array]) -> dict[str, Array]:
         """Of two ways to fill in a row the one with the higher log p."""
@@ -206,7 +237,7 @@ class Imputer:
         scores = [
             np.concatenate(
                 [
-                    self.engine.log_prob_of_rows(block).numpy()
+                    self.engine.rows.log_prob(block).numpy()
                     for block in schema.encode(self._frame(cells)).blocks(BLOCK)
                 ]
             )
@@ -225,26 +256,31 @@ class Imputer:
         """
         blocks = self._rows_with_cells().blocks(BLOCK)
         parts = [self._draw(rows, BLOCK * i, generator) for i, rows in enumerate(blocks)]
-        values = {name: torch.cat([part[name] for part in parts]) for name in self.rows.columns}
+        values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return self._frame(self._decoded(values))
 
     def _draw(self, rows: Table, start: int, generator: torch.Generator) -> dict[str, Tensor]:
         values = {name: value.clone() for name, value in rows.columns.items()}
         observed = {name: mask.clone() for name, mask in rows.observed.items()}
-        for column in self.engine.columns.values():
+        schema = self.engine.schema
+        for column in schema.roots.values():
             missing = self._missing(column)
+            for coarser in schema.derived.values():
+                if coarser.source == column.name:  # a finer cell that is there, with a new level
+                    new = self._missing(coarser)
+                    new = new[(new >= start) & (new < start + BLOCK)]
+                    missing = np.union1d(missing, new[~observed[column.variables[0]][new - start].numpy()])
             index = torch.from_numpy(missing[(missing >= start) & (missing < start + BLOCK)] - start)
             if len(index):
                 part = Table(values, observed).take(index)
-                for name, drawn in self._draw_column(column, part, generator).items():
-                    values[name][index] = drawn.cpu().to(values[name].dtype)
-                    observed[name][index] = True
+                for group in row_groups(schema, part, column):
+                    rho = self.engine.rows.posterior(column, group).rho
+                    drawn = rho.sample((), generator=generator)
+                    drawn = drawn if isinstance(drawn, dict) else {column.variables[0]: drawn}
+                    for name, value in drawn.items():
+                        values[name][index[group.index]] = value.cpu().to(values[name].dtype)
+                        observed[name][index[group.index]] = True
         return values
-
-    def _draw_column(self, column: Column, rows: Table, generator: torch.Generator) -> dict[str, Tensor]:
-        rho = self.engine.posterior(column, rows).rho
-        drawn = rho.sample((), generator=generator)
-        return drawn if isinstance(drawn, dict) else {column.variables[0]: drawn}
 
     # ---- back to a frame
 

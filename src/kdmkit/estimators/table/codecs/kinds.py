@@ -13,6 +13,7 @@ from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
 from kdmkit.estimators.table.codecs.calendar import date_formats
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
 from kdmkit.estimators.table.codecs.dates import DateCodec
+from kdmkit.estimators.table.codecs.functions import DerivedCodec
 from kdmkit.estimators.table.codecs.numbers import NumberCodec
 from kdmkit.estimators.table.codecs.parts import listed
 from kdmkit.estimators.table.codecs.texts import CAMEL_ID, ID_NAME, personal_content
@@ -266,5 +267,7 @@ def codec_from_config(config: Mapping[str, Any], storage: Storage | None = None)
     """The codec that `config` describes, of a column of that storage."""
     if config["codec"] == NumberCodec.codec:
         return NumberCodec.from_config(config, storage)
+    if config["codec"] == DerivedCodec.codec:
+        return DerivedCodec.unlinked(codec_from_config(config["inner"], storage), config)
     codec: Codec = _CODECS[config["codec"]].from_config(config)
     return codec
