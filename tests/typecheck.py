@@ -15,8 +15,11 @@ _beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 def check(function: Any) -> Any:
     """beartype, less what it cannot do for jaxtyping, which decorates one method at a time.
 
-    Without its class beartype does not know what `Self` is.
+    Without its class beartype does not know what `Self` is. Functions inside of functions are left alone:
+    they are decorated at every call of the outer one.
     """
+    if "<locals>" in getattr(function, "__qualname__", ""):
+        return function
     hints = {} if isinstance(function, type) else getattr(function, "__annotations__", {})
     if hints:
         function.__annotations__ = {k: Any if _names_self(hint) else hint for k, hint in hints.items()}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,6 @@ _LEGENDRE = list(zip(*[values[3:].tolist() for values in np.polynomial.legendre.
 _TINY, _NARROW = 0.1, 1.0
 # No mass lies farther than this beyond the end that is nearer to the centre, in float64.
 _NO_TAIL = 40.0
-#: Maps two numbers that describe intervals to log Z and log(φ(ℓ)/Z).
-Formula = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 #: The ends of intervals with some indices, as numbers on the side of their middles.
 Ends = Callable[[tuple[Tensor, ...]], tuple[Tensor, Tensor]]
 
@@ -202,12 +201,7 @@ class _AnchoredMass(torch.autograd.Function):
     def forward(ctx: Any, low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
         middle, width = _units(low, high, centre, scale)
         inputs = (low, high, centre, (scale * _ROOT_HALF).reciprocal())
-
-        def ends(here: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-            a, b = _ends(*[part.expand(middle.shape)[here] for part in inputs])
-            return torch.where(a + b < 0, -b, a), torch.where(a + b < 0, -a, b)
-
-        value, log_ratio = _log_masses(middle, width, ends)
+        value, log_ratio = _log_masses(middle, width, partial(_nearer_end_first, inputs, middle.shape))
         gap = (anchor - centre) / (scale * _ROOT_HALF)
         ctx.save_for_backward(low, high, anchor, centre, scale, middle, width, log_ratio)
         return value.add_(0.5 * gap.square()) if bool(gap.any()) else value
@@ -233,13 +227,8 @@ class _CellMass(torch.autograd.Function):
         inverse = (scale * _ROOT_HALF).reciprocal()
         middle = (middle - centre).mul_(inverse)
         width = width * inverse
-
-        def ends(here: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-            m, w = middle[here].abs(), width.expand(middle.shape)[here]
-            near = torch.sub(m, w, alpha=0.5)
-            return near.clamp_min(-_NO_TAIL), torch.minimum(m + 0.5 * w, near.clamp_min(0) + _NO_TAIL)
-
-        value, log_ratio = _log_masses(middle, width.expand(middle.shape), ends)
+        wide = width.expand(middle.shape)
+        value, log_ratio = _log_masses(middle, wide, partial(_ends_of_cells, middle, wide))
         ctx.save_for_backward(middle, width, log_ratio, inverse)
         ctx.shapes = centre.shape, scale.shape
         return value
@@ -312,6 +301,21 @@ def _ends(low: Tensor, high: Tensor, centre: Tensor, inverse: Tensor) -> tuple[T
     return torch.maximum(a, b.clamp_max(0) - _NO_TAIL), torch.minimum(b, a.clamp_min(0) + _NO_TAIL)
 
 
+def _nearer_end_first(
+    inputs: Sequence[Tensor], shape: torch.Size, here: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor]:
+    """The ends of chosen intervals, mirrored so that the end nearer to the centre comes first."""
+    a, b = _ends(*[part.expand(shape)[here] for part in inputs])
+    return torch.where(a + b < 0, -b, a), torch.where(a + b < 0, -a, b)
+
+
+def _ends_of_cells(middle: Tensor, width: Tensor, here: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """The same from middles and widths."""
+    m, w = middle[here].abs(), width[here]
+    near = torch.sub(m, w, alpha=0.5)
+    return near.clamp_min(-_NO_TAIL), torch.minimum(m + 0.5 * w, near.clamp_min(0) + _NO_TAIL)
+
+
 def _log_masses(middle: Tensor, width: Tensor, ends: Ends) -> tuple[Tensor, Tensor]:
     """log Z and log(φ(ℓ)/Z), each by the formula that keeps its digits: most intervals are short.
 
@@ -328,19 +332,16 @@ def _log_masses(middle: Tensor, width: Tensor, ends: Ends) -> tuple[Tensor, Tens
             return value, log_ratio
     else:
         value, log_ratio = torch.empty_like(m), torch.empty_like(m)
-
-    def put(formula: Formula, here: tuple[Tensor, ...], *arguments: Tensor) -> None:
-        if len(here[0]):
-            for into, part in zip((value, log_ratio), formula(*arguments), strict=True):
-                into[here] = part
-
     narrow = size <= _NARROW
     here = (narrow & (size > _TINY)).nonzero(as_tuple=True)
-    put(lambda m, w: _short(m, w, _quadrature(m, w)), here, m[here], width[here])
+    if len(here[0]):
+        value[here], log_ratio[here] = _short(m[here], width[here], _quadrature(m[here], width[here]))
     here = (~narrow).nonzero(as_tuple=True)
     near, far = ends(here)
     for formula, chosen in ((_tail, near >= 0), (_central, ~(near >= 0))):
-        put(formula, tuple([index[chosen] for index in here]), near[chosen], far[chosen])
+        index = tuple([part[chosen] for part in here])
+        if len(index[0]):
+            value[index], log_ratio[index] = formula(near[chosen], far[chosen])
     return value, log_ratio
 
 
