@@ -220,9 +220,11 @@ def digit_part(digits: np.ndarray, size: int) -> Part:
     if not size:
         # Not levels, even if they are few: there will be later dates.
         return number_part(count(digits), Resolution(1.0, 0.0), bounded=False)
+    if size > _MANY_VALUES:
+        return CirclePart(size)
     numbers = np.arange(size, dtype=np.float64)
     counts = Counts(numbers, np.bincount(digits.astype(np.int64), minlength=size))
-    if takes_codes(counts) or _FEW_VALUES < size <= min(_MANY_VALUES, len(digits) // _ROWS_PER_VALUE):
+    if takes_codes(counts) or _FEW_VALUES < size <= len(digits) // _ROWS_PER_VALUE:
         return code_part(numbers, len(digits))
     return rank_part(counts) if size <= _FEW_VALUES else CirclePart(size)
 
