@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         KDMDensity,
         KDMProportionClassifier,
         KDMRegressor,
+        KDMSequence,
         KDMTable,
         merge,
     )
@@ -60,6 +61,7 @@ __all__ = [
     "KDMDensity",
     "KDMProportionClassifier",
     "KDMRegressor",
+    "KDMSequence",
     "KDMTable",
     "Kernel",
     "Levels",
@@ -98,7 +100,10 @@ _LAZY = {
     "DensityOperator": "kdmkit.distributions.operator",
     "TreeKDM": "kdmkit.distributions.tree",
     **dict.fromkeys(
-        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
+        (
+            *("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMSequence"),
+            *("KDMTable", "merge"),
+        ),
         "kdmkit.estimators",
     ),
 }

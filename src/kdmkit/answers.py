@@ -1,9 +1,10 @@
-"""Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
+"""Types of the answers of `KDMTable`, `KDMSequence` and distributions, for type hints and `isinstance`."""
 
 from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.tree import Completion, MutualInformation
+from kdmkit.estimators.sequence import Forecast
 from kdmkit.estimators.table import (
     Answer,
     Cell,
@@ -29,6 +30,7 @@ __all__ = [
     "Estimate",
     "EventAnswer",
     "Explanation",
+    "Forecast",
     "FunctionRule",
     "Information",
     "MutualInformation",
