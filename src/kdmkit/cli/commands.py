@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import rich.table
+import rich.text
 import typer
 from rich.console import Console
 
@@ -356,6 +358,44 @@ def _entry(path: Path) -> Any:
     if not path.exists():
         raise ValueError(bad_argument("model", "a file that kdmkit wrote", f"no file {path}"))
     return PageModel(path.stem, partial(load, path), path=str(path))
+
+
+@app.command()
+def sql(
+    model: Model,
+    query: Annotated[str, typer.Argument(help="SQL of DuckDB; files of data stand in quotes after FROM.")],
+    name: Annotated[
+        str | None, typer.Option(help="The start of the names of functions; by default that of the file.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="A .csv or .parquet file; - is CSV; none: a table.")
+    ] = None,
+    seed: Seed = None,
+) -> None:
+    """Answers SQL with functions of the model: NAME_logp, NAME_predict, NAME_probability, NAME_sample …
+
+    Example: kdmkit sql loans "SELECT *, loans_predict(a, 'rate') FROM 'new.csv' a ORDER BY loans_logp(a)"
+    """
+    with _errors_in_one_line():
+        from kdmkit.estimators.common.csv_parquet import write_batches
+        from kdmkit.sql import answer, as_name
+
+        rows = answer(query, _load(model), name or as_name(model.stem), random_state=seed)
+        if output is not None:
+            write_batches(iter([rows]), output)
+        else:
+            console.print(_as_table(rows))
+
+
+def _as_table(rows: Any, most: int = 40) -> Any:
+    """The first rows for people."""
+    shown = rows.slice(0, most)
+    grid = rich.table.Table(*rows.column_names, box=None, header_style="bold")
+    for cells in zip(*(column.to_pylist() for column in shown.columns), strict=True):
+        grid.add_row(*[rich.text.Text("" if cell is None else str(cell)) for cell in cells])
+    if len(rows) > most:
+        grid.caption = f"{most} of {len(rows):,} rows: --output writes all"
+    return grid
 
 
 def _stream(model: Path, what: str, output: str, data: str | None = None, **options: Any) -> None:
