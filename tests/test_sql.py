@@ -204,3 +204,16 @@ def test_a_batch_function_has_probabilities(table, frame):
     answers = function(frame[:3])["probability"].to_pylist()
     assert answers == pytest.approx(table.predict_proba(frame[:3], "cut")[:, 1].tolist(), abs=1e-5)
     assert json.dumps(answers)
+
+
+def test_rows_are_completed(connection, table, frame):
+    """A generative join: each row with all columns, given the cells that it has."""
+    rows = connection.execute(
+        "SELECT r.* FROM (SELECT unnest(gems_draw({'cut': s.cut}), recursive := true) FROM stones s) r"
+    ).df()
+    assert list(rows) == list(table.schema_.columns)
+    assert list(rows["cut"]) == list(frame["cut"])
+    assert rows["price"].notna().all()
+    assert (rows["fine"] == np.where(rows["cut"] == "Fair", "no", "yes")).all()
+    share = frame["carat"].isna().mean()
+    assert abs(rows["carat"].isna().mean() - share) < 4 * np.sqrt(share * (1 - share) / len(frame)) + 0.05

@@ -38,6 +38,7 @@ def register(connection: Any, table: KDMTable, name: str, *, random_state: Any =
     | `loans_level(row, 'cut')` | the most probable value, or the median of a date, as text |
     | `loans_probability(row, 'price > 1000')` | P(event) given the cells of other columns |
     | `loans_quantile(row, 'price', 0.9)` | a quantile of a column of numbers given the other cells |
+    | `loans_draw(row)` | a struct: the row with all columns, those that it lacks drawn given the others |
     | `loans_sample(1000, given := 'cut = Ideal')` | new rows, in `FROM` |
 
     An answer is NULL if the given cells have probability 0 under the model.
@@ -71,13 +72,14 @@ def register(connection: Any, table: KDMTable, name: str, *, random_state: Any =
         "level": (functions.level, "VARCHAR"),
         "probability": (functions.probability, "DOUBLE"),
         "quantile": (functions.quantile, "DOUBLE"),
+        "draw": (functions.draw, functions.row_type(connection)),
         "rows": (functions.rows, duckdb.list_type(functions.row_type(connection))),
     }
     for what, (function, kind) in types.items():
         full = f"{name}_{what}"
         with suppress(duckdb.Error):  # there is none
             connection.remove_function(full)
-        draws = what == "rows"
+        draws = what in ("draw", "rows")
         connection.create_function(
             full, function, None, kind, type="arrow", null_handling="special", side_effects=draws
         )
@@ -164,6 +166,13 @@ class _Functions:
             return self._ask("predict", rows, target=target, quantiles=[float(level)])[1]
 
         return self._answered(arguments, 2, "quantile(row, 'price', 0.9)", answer)
+
+    def draw(self, *arguments: Any) -> Any:
+        def answer(rows: Any) -> Any:
+            drawn = self._table.sample(given=rows, random_state=self._seed(), frame="arrow")
+            return self._as_rows(drawn)
+
+        return self._answered(arguments, 0, "draw(row)", answer)
 
     def rows(self, number: Any, given: Any) -> Any:
         lists = [
