@@ -299,16 +299,32 @@ def score(model: Estimator, data: Data, output: Output = _STANDARD, keep: Keep =
 @app.command()
 def sample(
     model: Model,
-    n: Annotated[int, typer.Option("-n", min=1, help="The number of rows.")] = 10,
+    n: Annotated[
+        int | None,
+        typer.Option("-n", min=1, help="Rows (10); of --given-file, for each of its rows (1)."),
+    ] = None,
     given: Annotated[str | None, typer.Option(help="A condition on the rows: 'income = \">50K\"'")] = None,
+    given_file: Annotated[
+        Path | None, typer.Option(help="A CSV or Parquet file of which each row is completed to a new row.")
+    ] = None,
+    hold: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of --given-file that counts; may be repeated. All of them by default."),
+    ] = None,
     output: Output = _STANDARD,
     seed: Seed = None,
 ) -> None:
     """Draws new rows.
 
-    Example: kdmkit sample adult -n 1000 --given 'income = ">50K", age in [30, 40]' -o rows.csv
+    Examples:
+    kdmkit sample adult -n 1000 --given 'income = ">50K", age in [30, 40]' -o rows.csv
+    kdmkit sample adult --given-file conditions.csv --hold age --hold sex
     """
-    _stream(model, "sample", output, n=n, given=given, random_state=seed)
+    with _errors_in_one_line():
+        if given_file is not None and given is not None:
+            raise ValueError("--given-file: expected no --given beside it, got both")
+    n = 10 if n is None and given_file is None else n
+    _stream(model, "sample", output, n=n, given=given_file or given, hold=hold, random_state=seed)
 
 
 @app.command()

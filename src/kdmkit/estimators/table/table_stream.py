@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from kdmkit._core.checks import check_count
 from kdmkit.estimators.common.arrow import BatchAnswer, need, select_columns
 from kdmkit.estimators.common.csv_parquet import batches_of, is_parquet
+from kdmkit.estimators.table.answering.given_rows import held_columns
+from kdmkit.estimators.table.frames.read import RawFrame
 
 
 def answers_of(table: Any) -> dict[str, BatchAnswer]:
@@ -52,13 +56,27 @@ def imputed(table: Any, batch: Any, *, draw: bool = False, random_state: Any = N
 
 
 def sampled(
-    table: Any, *, n: int, given: Any = None, random_state: Any = None, batch_size: int
+    table: Any,
+    *,
+    n: int | None = None,
+    given: Any = None,
+    hold: Sequence[str] | None = None,
+    random_state: Any = None,
+    batch_size: int,
 ) -> Iterator[Any]:
-    """New rows."""
+    """New rows: n of them; given a frame of conditions, n for each of its rows (None: 1)."""
+    options: dict[str, Any] = {"random_state": random_state, "frame": "arrow"}
+    given = held_columns(given, hold)
+    if isinstance(given, RawFrame):
+        n = check_count("n", 1 if n is None else n)
+        step = max(1, batch_size // n)
+        for start in range(0, max(given.n_rows, 1), step):
+            rows = given.take(np.arange(start, min(start + step, given.n_rows)))
+            yield table.sample(n, rows, first_key=start * n, **options)
+        return
     n = check_count("n", n)
     for start in range(0, n, batch_size):
-        options = {"given": given, "random_state": random_state, "frame": "arrow", "first_key": start}
-        yield table.sample(min(batch_size, n - start), **options)
+        yield table.sample(min(batch_size, n - start), given, first_key=start, **options)
 
 
 def known_columns(table: Any, columns: Sequence[str] | None, keep: Sequence[str], batch: Any) -> Any:
