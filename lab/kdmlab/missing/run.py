@@ -187,11 +187,10 @@ def _mean_of(values: Sequence[float | None]) -> str:
 def _gain(means: Sequence[dict[str, float | None]], method: str) -> tuple[str, str]:
     """By how much outcomes err less than a method, and the verdict."""
     pairs = [(mean[method], mean["outcome"]) for mean in means]
-    gains = Mean.of(
-        [other - outcome for other, outcome in pairs if other is not None and outcome is not None]
-    )
-    if not gains.n:
+    differences = [other - outcome for other, outcome in pairs if other is not None and outcome is not None]
+    if not differences:
         return "–", "not measured"
+    gains = Mean.of(differences)
     error = gains.standard_error
     verdict = "worse" if gains.mean < -error else "better" if gains.mean > error else "equal"
     return gains.plus_minus(error), verdict

@@ -249,6 +249,28 @@ def ask(
 
 
 @app.command()
+def explain(
+    model: Model,
+    data: Data,
+    rows: Annotated[int, typer.Option(min=1, help="That many rows from the start of the file.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Shows which cells are surprising given the other cells of their row, and what was expected.
+
+    Example: kdmkit explain diamonds new.csv --rows 1000
+    """
+    with _errors_in_one_line(), _source(data) as path:
+        from kdmkit.estimators.table.table_stream import batches_for
+
+        table = _load(model)
+        explanation = table.explain(next(iter(batches_for(table, path, rows))))
+    if as_json:
+        typer.echo(json.dumps(explanation.to_list()))
+    else:
+        console.print(explanation)
+
+
+@app.command()
 def predict(
     model: Estimator,
     data: Data,

@@ -16,6 +16,7 @@ from kdmkit.distributions import KDM
 from kdmkit.distributions.arguments import gather_masks
 from kdmkit.distributions.event_inference import restriction
 from kdmkit.distributions.evidence import gather_evidence
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.derived_posterior import DerivedPosterior
 from kdmkit.estimators.table.codecs.functions import GONE
 from kdmkit.estimators.table.column import Column
@@ -71,24 +72,32 @@ class RowAnswers:
         kernel, components = restriction(rho.kernel, region, rho.components)
         return KDM._made(components, rho._weights, kernel, False)
 
-    def p_missing(self, column: Column, row: Table) -> float:
-        """P(the cell is missing | other cells) of one row."""
+    def p_missing(self, column: Column, rows: Table) -> Array:
+        """P(the cell is missing | other cells) of every row."""
         if column.source:
-            (group,) = row_groups(self._schema, row, column)
-            codec: Any = column.codec
-            steps, code = codec.steps, int((group.codes if group.codes is not None else [0])[0])
-            if code != UNKNOWN or not column.can_miss:
-                return float(code == GONE)
-            regions = [self._engine.root(column).codec.trimmed(steps.preimage(Missing))]
-            return float(self.posterior(self._engine.root(column), group).masses_of(regions)[0, 0])
+            return self._p_missing_derived(column, rows)
         if column.presence is None:
-            return 0.0
+            return np.zeros(len(rows))
         name = column.presence.name
-        evidence, observed = _others(without_codes(self._schema, row), column)
+        evidence, observed = _others(without_codes(self._schema, rows), column)
         del evidence[name], observed[name]
         if not evidence:
-            return float(self._joint.marginal(name).probs[0])
-        return float(self._joint.infer(observed=observed, target=name, **evidence).probs[0, 0])
+            return np.full(len(rows), float(self._joint.marginal(name).probs[0]))
+        return np.asarray(self._joint.infer(observed=observed, target=name, **evidence).probs[:, 0].cpu())
+
+    def _p_missing_derived(self, column: Any, rows: Table) -> Array:
+        steps, finer = column.codec.steps, self._engine.root(column)
+        result = np.zeros(len(rows))
+        for group in row_groups(self._schema, rows, column):
+            codes = np.zeros(len(group.rows), np.int64) if group.codes is None else group.codes
+            p_missing = (codes == GONE).astype(np.float64)
+            is_unknown = codes == UNKNOWN
+            if column.can_miss and is_unknown.any():
+                regions = [finer.codec.trimmed(steps.preimage(Missing))]
+                masses = self.posterior(finer, group).masses_of(regions)[0]
+                p_missing = np.where(is_unknown, masses, p_missing)
+            result[group.index.numpy()] = p_missing
+        return result
 
     def log_prob(self, rows: Table) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
