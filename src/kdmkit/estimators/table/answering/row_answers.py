@@ -83,12 +83,16 @@ class RowAnswers:
             return float(self.posterior(self._engine.root(column), group).masses_of(regions)[0, 0])
         if column.presence is None:
             return 0.0
-        name = column.presence.name
         evidence, observed = _others(without_codes(self._schema, row), column)
-        del evidence[name], observed[name]
-        if not evidence:
-            return float(self._joint.marginal(name).probs[0])
-        return float(self._joint.infer(observed=observed, target=name, **evidence).probs[0, 0])
+        there: dict[str, Any] = {name: evidence.pop(name)[:1] for name in column.presence.there}
+        observed = {name: observed[name] for name in evidence}
+        names = list(there)
+        rho = (
+            self._joint.infer(observed=observed, target=names, **evidence)
+            if evidence
+            else self._joint.marginal(*names)
+        )
+        return float(-torch.expm1(rho.log_prob(**there).min().clamp(max=0)))
 
     def log_prob(self, rows: Table) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
@@ -115,10 +119,14 @@ def _others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, T
 
     The cell of the column is there, if the column has missing cells.
     """
-    is_seen = {n: bool(mask.any()) for n, mask in rows.observed.items() if n not in column.all_variables}
+    there = {} if column.presence is None else column.presence.there
+    is_seen = {
+        n: bool(mask.any())
+        for n, mask in rows.observed.items()
+        if n not in column.variables and n not in there
+    }
     names = [name for name, seen in is_seen.items() if seen] or list(is_seen)[:1]
     values, observed = {n: rows.columns[n] for n in names}, {n: rows.observed[n] for n in names}
     if column.presence is not None:
-        there = torch.ones(len(rows), dtype=torch.bool)
-        values[column.presence.name], observed[column.presence.name] = there.long(), there
+        column.presence.put_there(values, observed, len(rows))
     return values, observed
