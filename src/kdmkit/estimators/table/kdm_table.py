@@ -256,9 +256,9 @@ class KDMTable(SyntheticRows):
         `kdmkit.BatchFunction` is the same for one batch, as a function that other processes can be sent.
 
         Args:
-            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9` and `proba=True`;
-                `"impute"`, if wanted with `draw=True`; or `"sample"` with `n=`, `given=`, `hold=` as in
-                `sample`.
+            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9`, `quantiles=`,
+                `proba=True`; `"probability"` with `event=`, given cells of other columns; `"impute"`, if
+                wanted with `draw=True`; or `"sample"` with `n=`, `given=`, `hold=` as in `sample`.
             data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames; None for
                 `"sample"`.
             batch_size: rows of a batch, for files and for new rows; iterables have their batches.

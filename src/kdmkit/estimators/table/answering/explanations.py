@@ -132,7 +132,7 @@ def explain_rows(engine: TableEngine, rows: Any, missing: str = "outcome") -> Ex
         if name not in raw.columns:
             continue
         values = to_objects(raw.columns[name])
-        shown_rows = [i for i, v in enumerate(values) if v is not None or name in engine.schema.presences]
+        shown_rows = [i for i, v in enumerate(values) if v is not None or name in engine.schema.can_miss]
         texts = {rule: f"breaks {rule}" for rule in broken if name in rule.columns}
         for start in range(0, len(shown_rows), _BLOCK):
             index = shown_rows[start : start + _BLOCK]

@@ -68,10 +68,10 @@ def pooled(column: RawColumn, codec: Codec, named: Collection[str] | None) -> Ra
     Args:
         named: columns whose rare levels stay, since they were asked for; None: all columns.
     """
-    levels = codec.inner if isinstance(codec, DerivedCodec) else codec
-    if named is None or column.name in named or not isinstance(levels, LevelsCodec):
+    inner = codec.inner if isinstance(codec, DerivedCodec) else codec
+    if named is None or column.name in named or not isinstance(inner, LevelsCodec):
         return column
-    values = levels.pooled(column.values)
+    values = inner.pooled(column.values)
     storage = column.storage
     if storage.categories is not None and values is not column.values:
         levels = set(storage.categories)
