@@ -15,9 +15,9 @@ from kdmkit.estimators.proportions.bag_likelihood import (
     BagLikelihood,
     LabelRatio,
     RowLikelihood,
-    log_count_likelihood,
 )
-from kdmkit.estimators.proportions.bags import Bags, fit_log_proportions, log_posterior_proportions
+from kdmkit.estimators.proportions.label_proportions import fit_log_proportions, log_posterior_proportions
+from kdmkit.training import Bags, log_count_likelihood
 
 
 @pytest.fixture(scope="module", params=[2, 3])

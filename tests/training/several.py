@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from helpers import seeded
 from kdmkit.estimators.proportions.bag_likelihood import BagLoss
-from kdmkit.estimators.proportions.bags import Bags
 from kdmkit.nn import MLP, Dropout, JointLayer
-from kdmkit.training import ConditionalObjective, FitOptions, Rows, fit
+from kdmkit.training import Bags, ConditionalObjective, FitOptions, Rows, fit
 from training.problems import Objective, data, options, rows
 
 

@@ -42,21 +42,21 @@ def measure(dataset: str, mechanism: str, seed: int) -> dict[str, Any]:
     removed = MECHANISMS[mechanism](truth, rng)
     incomplete = {name: np.where(removed[name], _nothing(cells), cells) for name, cells in truth.items()}
     judged = {name: mask for name, mask in removed.items() if mask.any()}
-    found: dict[str, Any] = {"rows": len(frame), "columns": frame.shape[1]}
+    scores: dict[str, Any] = {"rows": len(frame), "columns": frame.shape[1]}
     for method in METHODS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             table = KDMTable(missing=method, random_state=seed).fit(incomplete)  # type: ignore[arg-type]
             filled = table.impute(incomplete)
         some = {name: np.asarray(filled[name]) for name in judged if name in table.schema_.modelled}
-        found[method] = errors(truth, some, removed)
-        found[method]["mean"] = mean_error(found[method])
-    return found
+        scores[method] = errors(truth, some, removed)
+        scores[method]["mean"] = mean_error(scores[method])
+    return scores
 
 
-def mean_error(found: dict[str, Any]) -> float:
+def mean_error(scores: dict[str, Any]) -> float:
     """The mean of the errors of columns: of numbers in standard deviations, of levels the share wrong."""
-    numbers, levels = found["nrmse_by_column"].values(), found["accuracy_by_column"].values()
+    numbers, levels = scores["nrmse_by_column"].values(), scores["accuracy_by_column"].values()
     return float(np.mean([*numbers, *(1 - share for share in levels)]))
 
 

@@ -68,12 +68,12 @@ def run(
 
 def tasks(part: Part, settings: str = SETTINGS) -> list[Task]:
     """All tasks of a part."""
-    found: list[Task] = []
+    planned: list[Task] = []
 
     def add(measure: str, dataset: str, function: Callable[..., dict[str, Any]], **more: str) -> None:
         for seed in range(SEEDS[measure]):
             key = {"measure": measure, "dataset": dataset, **more, "seed": seed, "settings": settings}
-            found.append(Task(key, partial(function, seed=seed)))
+            planned.append(Task(key, partial(function, seed=seed)))
 
     for dataset in DRAWN[part]:
         add("draws", dataset, partial(draws.measure, dataset))
@@ -89,7 +89,7 @@ def tasks(part: Part, settings: str = SETTINGS) -> list[Task]:
             add("imputation", dataset, partial(filling.measure, dataset, mechanism), mechanism=mechanism)
     for dataset in TEXTS[part]:
         add("texts", dataset, partial(texts.measure, dataset))
-    return found
+    return planned
 
 
 def summarize(folder: Path, *, part: Part, settings: str = SETTINGS) -> Report:
