@@ -329,7 +329,7 @@ def explain_row(engine: TableEngine, row: Any, missing: str = "outcome") -> Expl
     columns = [
         column
         for name, column in engine.columns.items()
-        if cells.get(name) is not None or (name in cells and name in engine.schema.presences)
+        if cells.get(name) is not None or (name in cells and name in engine.schema.can_miss)
     ]
     read = engine.schema.read(raw).columns
     texts = {rule: str(rule) for rule in engine.schema.rules if all(name in read for name in rule.columns)}
