@@ -74,12 +74,12 @@ def run(
 
 def tasks(part: Part, settings: str = SETTINGS, old: Path | None = None) -> list[Task]:
     """All tasks of a part. Those of version 0.2.0 have settings of their own."""
-    found: list[Task] = []
+    planned: list[Task] = []
 
     def add(measure: str, dataset: str, function: Callable[..., dict[str, Any]], **more: str) -> None:
         for seed in range(SEEDS[measure]):
             key = {"measure": measure, "dataset": dataset, "settings": settings, **more, "seed": seed}
-            found.append(Task(key, partial(function, seed=seed)))
+            planned.append(Task(key, partial(function, seed=seed)))
 
     for dataset in DRAWN[part]:
         add("draws", dataset, partial(draws.measure, dataset))
@@ -97,7 +97,7 @@ def tasks(part: Part, settings: str = SETTINGS, old: Path | None = None) -> list
             add(OLD, dataset, of_old, mechanism=mechanism, settings=SETTINGS)
     for dataset in TEXTS[part]:
         add("texts", dataset, partial(texts.measure, dataset))
-    return found
+    return planned
 
 
 def summarize(folder: Path, *, part: Part, settings: str = SETTINGS) -> Report:
