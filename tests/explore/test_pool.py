@@ -48,7 +48,7 @@ def moody(entry):
 class MoodyModel(PageModel):
     prepare = moody
 
-server = Server({"parcels": MoodyModel("parcels", None)}, workers=2, time_limit=1.0, token=sys.argv[2])
+server = Server({"parcels": MoodyModel("parcels", None)}, workers=2, time_limit=4.0, token=sys.argv[2])
 print(server.port, flush=True)
 server.run()
 """
@@ -104,7 +104,7 @@ def test_a_slow_question_stops_nobody(asked: Asked) -> None:
         assert [status for status, _ in answers] == [200] * 6
         status, answer = slow.result()
     assert status == 504
-    assert "more than 1 seconds" in answer["error"]
+    assert "more than 4 seconds" in answer["error"]
     assert asked.ask("P(size)")[0] == 200
 
 
