@@ -1,4 +1,4 @@
-"""Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
+"""Types of the answers of `KDMTable` and of distributions, and its error, for type hints and `isinstance`."""
 
 from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
@@ -14,6 +14,7 @@ from kdmkit.estimators.table import (
     Explanation,
     FunctionRule,
     Information,
+    QueryError,
     Rule,
     Rules,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "MutualInformation",
     "Operand",
     "Operands",
+    "QueryError",
     "Rule",
     "Rules",
 ]
