@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ import typer
 
 from kdmkit.cli.shell import (
     STANDARD,
+    AsJson,
     Data,
     Estimator,
     Keep,
@@ -24,6 +26,27 @@ from kdmkit.cli.shell import (
     load_table,
     source,
 )
+
+
+def explain(
+    model: Model,
+    data: Data,
+    rows: Annotated[int, typer.Option(min=1, help="That many rows from the start of the file.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Shows which cells are surprising given the other cells of their row, and what was expected.
+
+    Example: kdmkit explain diamonds new.csv --rows 1000
+    """
+    with errors_in_one_line(), source(data) as path:
+        from kdmkit.estimators.table.table_stream import batches_for
+
+        table = load_table(model)
+        explanation = table.explain(next(iter(batches_for(table, path, rows))))
+    if as_json:
+        typer.echo(json.dumps(explanation.to_list()))
+    else:
+        console.print(explanation)
 
 
 def predict(
@@ -148,4 +171,4 @@ def _stream(model: Path, what: str, output: str, data: str | None = None, **opti
 
 
 #: In the order of the help.
-COMMANDS = (predict, impute, score, sample, sql)
+COMMANDS = (explain, predict, impute, score, sample, sql)

@@ -240,7 +240,7 @@ class Schema:
             is_absent = column.name not in raw.columns
             one = absent_cells(column, raw.n_rows) if is_absent else raw.columns[column.name]
             cells = column.codec.encode(one)
-            unseen.count(one, column.codec, cells)
+            unseen.count(one, column.codec, cells.observed)
             # An empty cell of a column that was complete is as rare as a new value.
             is_new = is_outcome and not is_absent and column.presence is None
             unknown = np.zeros_like(one.missing) if is_new else one.missing
@@ -254,6 +254,7 @@ class Schema:
                 observed[column.presence.name] = torch.from_numpy(certain)
         for column in self.derived.values():
             offset = offset + encode_derived(self, column, raw, is_outcome, values, observed)
+            unseen.count(raw.columns.get(column.name), column.codec, observed[column.code])
         unseen.warn()
         return Table(values, observed, log_offset=offset)
 

@@ -229,13 +229,13 @@ class ColumnSyntax:
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """A dictionary of the keys that occur once."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     twice = set()
     for key, value in pairs:
-        if key in found:
+        if key in values:
             twice.add(key)
-        found[key] = value
-    return {key: value for key, value in found.items() if key not in twice}
+        values[key] = value
+    return {key: value for key, value in values.items() if key not in twice}
 
 
 class Vocabulary:

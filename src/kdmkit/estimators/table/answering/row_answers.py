@@ -17,6 +17,7 @@ from kdmkit.distributions.arguments import gather_masks
 from kdmkit.distributions.event_inference import restriction
 from kdmkit.distributions.events import Box
 from kdmkit.distributions.evidence import gather_evidence
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.derived_posterior import DerivedPosterior
 from kdmkit.estimators.table.codecs.functions import GONE
 from kdmkit.estimators.table.column import Column
@@ -73,28 +74,36 @@ class RowAnswers:
         kernel, components = restriction(rho.kernel, region, rho.components)
         return KDM._made(components, rho._weights, kernel, False)
 
-    def p_missing(self, column: Column, row: Table) -> float:
-        """P(the cell is missing | other cells) of one row."""
+    def p_missing(self, column: Column, rows: Table) -> Array:
+        """P(the cell is missing | other cells) of every row."""
         if column.source:
-            (group,) = row_groups(self._schema, row, column)
-            codec: Any = column.codec
-            steps, code = codec.steps, int((group.codes if group.codes is not None else [0])[0])
-            if code != UNKNOWN or not column.can_miss:
-                return float(code == GONE)
-            regions = [self._engine.root(column).codec.trimmed(steps.preimage(Missing))]
-            return float(self.posterior(self._engine.root(column), group).masses_of(regions)[0, 0])
+            return self._p_missing_derived(column, rows)
         if column.presence is None:
-            return 0.0
-        evidence, observed = _others(without_codes(self._schema, row), column)
-        there: dict[str, Any] = {name: evidence.pop(name)[:1] for name in column.presence.there}
-        observed = {name: observed[name] for name in evidence}
-        names = list(there)
-        rho = (
+            return np.zeros(len(rows))
+        evidence, observed = _others(without_codes(self._schema, rows), column)
+        there: dict[str, Any] = {name: evidence.pop(name) for name in column.presence.there}
+        observed, names = {name: observed[name] for name in evidence}, list(there)
+        rho: Any = (
             self._joint.infer(observed=observed, target=names, **evidence)
             if evidence
             else self._joint.marginal(*names)
         )
-        return float(-torch.expm1(rho.log_prob(**there).min().clamp(max=0)))
+        log_present = rho.log_prob(*there.values()) if isinstance(rho, KDM) else rho.log_prob(**there)
+        return np.asarray(-torch.expm1(log_present.clamp(max=0)).double().cpu())
+
+    def _p_missing_derived(self, column: Any, rows: Table) -> Array:
+        steps, finer = column.codec.steps, self._engine.root(column)
+        result = np.zeros(len(rows))
+        for group in row_groups(self._schema, rows, column):
+            codes = np.zeros(len(group.rows), np.int64) if group.codes is None else group.codes
+            p_missing = (codes == GONE).astype(np.float64)
+            is_unknown = codes == UNKNOWN
+            if column.can_miss and is_unknown.any():
+                regions = [finer.codec.trimmed(steps.preimage(Missing))]
+                masses = self.posterior(finer, group).masses_of(regions)[0]
+                p_missing = np.where(is_unknown, masses, p_missing)
+            result[group.index.numpy()] = p_missing
+        return result
 
     def log_prob(self, rows: Table) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
