@@ -1,5 +1,7 @@
 """Types of the answers of `KDMTable`, `KDMSequence` and distributions, for type hints and `isinstance`."""
 
+"""Types of the answers of `KDMTable` and of distributions, and its error, for type hints and `isinstance`."""
+
 from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.operator import Eigenstates
@@ -15,6 +17,7 @@ from kdmkit.estimators.table import (
     Explanation,
     FunctionRule,
     Information,
+    QueryError,
     Rule,
     Rules,
 )
@@ -36,6 +39,7 @@ __all__ = [
     "MutualInformation",
     "Operand",
     "Operands",
+    "QueryError",
     "Rule",
     "Rules",
 ]
