@@ -1,6 +1,4 @@
-"""Types of the answers of `KDMTable`, `KDMSequence` and distributions, for type hints and `isinstance`."""
-
-"""Types of the answers of `KDMTable` and of distributions, and its error, for type hints and `isinstance`."""
+"""Types of answers of `KDMTable`, `KDMSequence` and distributions, and of errors, for type hints."""
 
 from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
