@@ -1,7 +1,7 @@
-"""Sequences: log p of later steps given earlier ones, beside hidden Markov models of hmmlearn; time of a step.
+"""Sequences: log p of later steps given earlier ones, beside hmmlearn's models; time of a step.
 
-The lists of data were written down before the test list was measured. Values lie on a grid, on which KDMs have
-probabilities: log p per step is log(probability/step of the grid) there, and a log-density of hmmlearn.
+The lists of data were written down before the test list was measured. Values lie on a grid, on which KDMs
+have probabilities: log p per step is log(probability/step of the grid) there, and a log-density of hmmlearn.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def report(rows: Sequence[Row]) -> Report:
         notes.append(
             f"A step of training (forward, backward, Adam) of a `ChainLayer` with {row['states']} states and "
             f"one sequence of {row['steps']:,} steps: {row['cpu_s']:.2f} s of processor time, "
-            f"{row['wall_s']:.2f} s by the clock, {row['threads']} threads, on a machine that others used, too."
+            f"{row['wall_s']:.2f} s by the clock, {row['threads']} threads; other jobs ran on the machine."
         )
     notes += [provenance(rows), f"Written by `kdmlab reproduce {NAME}`."]
     return Report("Sequences", ["data", "list", "states", *METHODS], cells, notes)
