@@ -144,10 +144,14 @@ def reproduce_missing(
         typer.Option(help="Data sets that defaults were chosen on, or the others."),
     ] = "test",
     measure: Annotated[
-        list[str] | None, typer.Option(help="draws, imputation, prediction or texts; may be repeated.")
+        list[str] | None,
+        typer.Option(help="draws, imputation, prediction, texts or 'imputation 0.2.0'; may be repeated."),
     ] = None,
     dataset: Datasets = None,
     settings: Annotated[str, typer.Option(help="A name of what is tried on development data.")] = "defaults",
+    old: Annotated[
+        Path | None, typer.Option(help="The source of kdmkit 0.2.0: measures its imputation, too.")
+    ] = None,
     workers: Workers = 1,
     only_report: OnlyReport = False,
     fresh: Fresh = False,
@@ -156,6 +160,7 @@ def reproduce_missing(
     from kdmlab import missing
 
     chosen: Any = {"measures": measure or (), "datasets": dataset or (), "workers": workers, "fresh": fresh}
+    chosen["old"] = old
     run = partial(missing.run, output, part=part, settings=settings, **chosen)
     show_report(partial(missing.summarize, output, part=part, settings=settings) if only_report else run)
 

@@ -90,7 +90,7 @@ class TableModel:
         numbers = {
             "mean": shown(answer.mean) if codec.numeric else None,
             "interval": [shown(end) for end in answer.interval(0.9)] if codec.ordered else None,
-            "missing": f"{answer.p_missing:.1%}" if name in self.table.schema_.presences else None,
+            "missing": f"{answer.p_missing:.1%}" if name in self.table.schema_.can_miss else None,
         }
         if bins is not None:
             masses = answer.histogram(bins)
@@ -140,9 +140,9 @@ class TableModel:
 
     def _given(self, question: TableQuestion) -> dict[str, Any]:
         """Conditions by column; a missing cell of a column that was complete is unknown."""
-        presences = self.table.schema_.presences
+        can_miss = self.table.schema_.can_miss
         conditions = question.conditions().items()
-        return {name: value for name, value in conditions if value is not Missing or name in presences}
+        return {name: value for name, value in conditions if value is not Missing or name in can_miss}
 
     def _has_density(self, given: dict[str, Any]) -> bool:
         """Whether log p of the conditions is that of a density: single values of continuous columns."""

@@ -115,6 +115,7 @@ _STEPS = {
     "codes": FieldRule(list[int], "one or more codes", bool),
     "missing": FieldRule(int),
 }
+_PRESENCE = {"name": _TEXT, "smoothing": _SHARE}
 _RULE = {"text": _TEXT, "n_rows": _COUNT, "exceptions": _COUNT, "is_given": _FLAG}
 _SCHEMA = {"backend": _TEXT, "labels": FieldRule(list[str | int])}
 _MISSING = FieldRule(str, '"outcome" or "unknown"', lambda text: text in ("outcome", "unknown"))
@@ -172,7 +173,7 @@ def _check_column(place: str, column: Any) -> None:
     if "calendar" in codec:
         _check_object(f"{place}.codec.calendar", codec["calendar"], _CALENDAR)
     if column.get("presence") is not None:
-        _check_object(f"{place}.presence", column["presence"], {"name": _TEXT, "smoothing": _SHARE})
+        _check_object(f"{place}.presence", column["presence"], _PRESENCE, {"texts": FieldRule(list)})
     _check_object(f"{place}.storage", storage, {"base": _BASE}, _STORAGE)
     if storage.get("writing") is not None:
         here = f"{place}.storage.writing"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kdmkit.training.bags import Bags, log_count_likelihood
 from kdmkit.training.calibration import Calibrated, calibrate, fit_temperature
 from kdmkit.training.fit_arguments import Device, FitOptions, Precision, Rows
 from kdmkit.training.loop import fit
@@ -13,6 +14,7 @@ from kdmkit.training.tree_objective import TREE_RECIPE, Targets
 
 __all__ = [
     "TREE_RECIPE",
+    "Bags",
     "Calibrated",
     "ConditionalObjective",
     "Device",
@@ -30,6 +32,7 @@ __all__ = [
     "fit_tree",
     "hybrid_nll",
     "joint_nll",
+    "log_count_likelihood",
     "nll",
     "tree_options",
 ]

@@ -12,6 +12,7 @@ import torch
 
 import kdmkit as kdm
 import typecheck
+from kdmkit.estimators.table.answering.pairs import Comparison
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("narwhals")
@@ -242,6 +243,14 @@ def test_comparisons_of_numbers_are_sums_over_their_values(step: float) -> None:
         else:
             drawn = table.sample(4000, given=given, random_state=0)
             assert shares[0] == pytest.approx((drawn["a"] < drawn["b"]).mean(), abs=0.03)
+
+
+def test_two_ends_that_are_one_value_but_for_rounding_are_no_cell(table: kdm.KDMTable) -> None:
+    engine = table._engine()
+    compared = Comparison(engine, engine.columns["tenths"], engine.columns["zeros"], engine.joint)
+    ends = np.array([20.1]), np.nextafter([20.1], 21)
+    assert compared._between(engine.columns["tenths"], *ends, "neither").isneginf().all()
+    assert compared._between(engine.columns["tenths"], *ends).isfinite().all()
 
 
 def test_a_column_compared_with_itself(table: kdm.KDMTable) -> None:

@@ -1,7 +1,8 @@
 """Tables of mixed columns: `KDMTable`, its columns and its answers."""
 
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
-from kdmkit.estimators.table.answering.insights import Cell, Dependence, Explanation, Information
+from kdmkit.estimators.table.answering.explanations import Cell, Explanation
+from kdmkit.estimators.table.answering.insights import Dependence, Information
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.kdm_table import KDMTable

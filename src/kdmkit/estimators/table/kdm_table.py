@@ -18,11 +18,10 @@ from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
+from kdmkit.estimators.table.answering.explanations import Explanation, explain_rows
 from kdmkit.estimators.table.answering.insights import (
     Dependence,
-    Explanation,
     Information,
-    explain_row,
     measure_dependence,
     measure_information,
     measure_links,
@@ -257,9 +256,9 @@ class KDMTable(SyntheticRows):
         `kdmkit.BatchFunction` is the same for one batch, as a function that other processes can be sent.
 
         Args:
-            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9` and `proba=True`;
-                `"impute"`, if wanted with `draw=True`; or `"sample"` with `n=`, `given=`, `hold=` as in
-                `sample`.
+            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9`, `quantiles=`,
+                `proba=True`; `"probability"` with `event=`, given cells of other columns; `"impute"`, if
+                wanted with `draw=True`; or `"sample"` with `n=`, `given=`, `hold=` as in `sample`.
             data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames; None for
                 `"sample"`.
             batch_size: rows of a batch, for files and for new rows; iterables have their batches.
@@ -299,13 +298,13 @@ class KDMTable(SyntheticRows):
         return partial(known_columns, self, columns, keep)
 
     @torch.no_grad()
-    def explain(self, row: Any) -> Explanation:
-        """The cells of a row that are surprising given the other cells, and the expected values there.
+    def explain(self, X: Any) -> Explanation:
+        """The cells that are surprising given the other cells of their row, and the expected values there.
 
         Args:
-            row: a frame of one row, or a mapping from column to value.
+            X: a frame, or one row as a mapping from column to value.
         """
-        return explain_row(self._engine(), row, self.missing)
+        return explain_rows(self._engine(), X, self.missing)
 
     @torch.no_grad()
     def dependence(self, n_samples: int = 2000, random_state: Any = 0) -> Dependence:

@@ -8,17 +8,25 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
-from kdmkit._core.checks import check_count
-from kdmkit.estimators.common.arrow import BatchAnswer, need, select_columns
+from kdmkit._core.checks import check_count, check_number
+from kdmkit.estimators.common.arrow import BatchAnswer, as_arrow, need, select_columns
 from kdmkit.estimators.common.csv_parquet import batches_of, is_parquet
+from kdmkit.estimators.table.answering.engine import check_plain
 from kdmkit.estimators.table.answering.given_rows import held_columns
 from kdmkit.estimators.table.frames.read import RawFrame
+from kdmkit.estimators.table.outcomes import columns_of, read_event
 
 
 def answers_of(table: Any) -> dict[str, BatchAnswer]:
     """The questions to batches, by name."""
-    answers: dict[str, Callable[..., Any]] = {"score": scored, "predict": predicted, "impute": imputed}
+    answers: dict[str, Callable[..., Any]] = {
+        "score": scored,
+        "predict": predicted,
+        "probability": probable,
+        "impute": imputed,
+    }
     return {name: partial(answer, table) for name, answer in answers.items()}
 
 
@@ -28,13 +36,20 @@ def scored(table: Any, batch: Any) -> Any:
 
 
 def predicted(
-    table: Any, batch: Any, *, target: str | None = None, interval: float | None = None, proba: bool = False
+    table: Any,
+    batch: Any,
+    *,
+    target: str | None = None,
+    interval: float | None = None,
+    quantiles: Sequence[float] = (),
+    proba: bool = False,
 ) -> Any:
     """Predictions of a column.
 
     Args:
         target: the column; None: the only target of the fit.
         interval: the coverage of intervals, in the columns `<target> low` and `<target> high`.
+        quantiles: levels of quantiles to add, in the columns `<target> q<level>`.
         proba: whether to add the probability of every level, in the columns `P(<level>)`.
     """
     target = table.checked_target(target).name
@@ -42,12 +57,37 @@ def predicted(
     if interval is not None:
         ends = table.predict_interval(batch, target, coverage=interval)
         columns |= {f"{target} low": ends[:, 0], f"{target} high": ends[:, 1]}
+    if len(quantiles):
+        levels = [check_number("quantiles", q, "0 < q < 1", positive=True, below=1) for q in quantiles]
+        values = table._rows_of(batch, target, lambda rho: np.moveaxis(rho.quantile(levels), 0, -1))
+        columns |= {f"{target} q{q:g}": values[:, i] for i, q in enumerate(levels)}
     if table.schema_.columns[target].storage.unit == "D":
         columns = {name: dates.astype("datetime64[D]") for name, dates in columns.items()}
     if proba:
         probs = table.predict_proba(batch, target)
         columns |= {f"P({level})": probs[:, i] for i, level in enumerate(table.levels(target))}
     return columns
+
+
+@torch.no_grad()
+def probable(table: Any, batch: Any, *, event: Any) -> Any:
+    """P(event | the cells of columns that are not in the event) of every row, as the column `probability`.
+
+    Args:
+        event: as in `KDMTable.probability`, on single columns.
+    """
+    engine = table._engine()
+    event = read_event(engine.schema, event)
+    asked = [engine.column("event", name) for name in sorted(columns_of(event))]
+    boxes = engine.boxes(event, "event")
+    check_plain(boxes)
+    parts = [part for box in boxes for part in engine.schema.boxes(box)]
+    others = as_arrow(batch).drop_columns([c.name for c in asked if c.name in batch.column_names])
+    if not any(name in engine.schema.columns for name in others.column_names):
+        return {"probability": np.full(len(batch), table.probability(event))}
+    rows = [engine.rows.event_probability(asked, parts, block) for block in table._blocks(others)]
+    blocks = [block.numpy() for block in rows]
+    return {"probability": np.concatenate(blocks)}
 
 
 def imputed(table: Any, batch: Any, *, draw: bool = False, random_state: Any = None) -> Any:

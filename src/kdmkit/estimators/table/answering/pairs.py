@@ -142,7 +142,7 @@ class Comparison:
                 np.array([part.edge(end, after) for end in one])
                 for one, after in zip(ends, sides, strict=True)
             ]
-            closed = "left"
+            ends, closed = [ends[0], np.maximum(*ends)], "left"  # between two values there is no cell
         first, last = [torch.from_numpy((end - part.shift) / part.scale).unsqueeze(-1) for end in ends]
         return kernel.log_mass(Interval(first, last, closed), components).double()
 
