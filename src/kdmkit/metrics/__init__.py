@@ -19,12 +19,9 @@ from kdmkit.metrics.synthetic_rows import (
     boosting_score,
     c2st,
     column_similarity,
-    copied,
     dcr_share,
     level_auc,
-    nearest_distances,
     pair_similarity,
-    share_nearer,
 )
 
 __all__ = [
@@ -33,7 +30,6 @@ __all__ = [
     "boosting_score",
     "c2st",
     "column_similarity",
-    "copied",
     "crps",
     "dcr_share",
     "expected_calibration_error",
@@ -41,11 +37,9 @@ __all__ = [
     "interval_width",
     "level_auc",
     "mean_nll",
-    "nearest_distances",
     "pair_similarity",
     "pit",
     "quantile_calibration",
     "quantile_calibration_error",
     "reliability_curve",
-    "share_nearer",
 ]

@@ -35,6 +35,13 @@ def column_similarity(real: Any, synthetic: Any) -> dict[str, float]:
     functions (Kolmogorov and Smirnov); of levels 1 − ½ Σ |share − share|. These are `KSComplement` and
     `TVComplement` of sdmetrics.
 
+    Args:
+        real, synthetic: rows, whose common columns are compared.
+
+    Returns:
+        The similarity by column; NaN if a part has missing cells only.
+
+    >>> from kdmkit.metrics import column_similarity
     >>> real = {"x": [1.0, 2, 3, 4], "y": ["a", "a", "b", "b"]}
     >>> column_similarity(real, {"x": [1.0, 2, 3, 5], "y": ["a", "a", "a", "b"]})
     {'x': 0.75, 'y': 0.75}
@@ -61,6 +68,17 @@ def pair_similarity(real: Any, synthetic: Any) -> dict[tuple[str, str], float]:
     pairs 1 − ½ Σ |share − share| over the cells of the table of both columns, with numbers in ten bins of
     equal width and missing cells as a level. These are `CorrelationSimilarity` and `ContingencySimilarity`
     of sdmetrics.
+
+    Args:
+        real, synthetic: rows, whose common columns are compared.
+
+    Returns:
+        The similarity by two columns.
+
+    >>> from kdmkit.metrics import pair_similarity
+    >>> real = {"x": [1.0, 2, 3, 4], "y": ["a", "a", "b", "b"]}
+    >>> pair_similarity(real, {"x": [1.0, 2, 3, 4], "y": ["b", "a", "b", "b"]})
+    {('x', 'y'): 0.75}
     """
     a, b = _both(real, synthetic)
     codes = {name: _binned(a[name], b[name]) for name in a}
@@ -117,6 +135,15 @@ def c2st(real: Any, synthetic: Any, classifier: Callable[[list[bool]], Any] | No
         real, synthetic: rows; as many of each make the clearest test.
         classifier: a function from a list, which says for each column whether it has codes of levels, to an
             unfitted classifier; None: scikit-learn's histogram boosting with default settings.
+
+    Returns:
+        One number between 0 and 1.
+
+    >>> import numpy as np
+    >>> from kdmkit.metrics import c2st
+    >>> x = np.random.default_rng(0).normal(size=400)
+    >>> c2st({"x": x[:200]}, {"x": x[200:] + 3}) < 0.3
+    True
     """
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold
@@ -143,10 +170,22 @@ def boosting_score(train: Any, test: Any, target: str, *, seed: int = 0) -> floa
 
     Of levels the area under the ROC curve, of several the mean over levels, each against the others; of
     numbers R². With synthetic rows to learn from and real ones to test on, it tells what they are good for.
-    NaN if the training rows have a single level.
 
     Args:
+        train: rows to learn from.
+        test: rows to predict.
         target: the column to predict; rows without it are left out.
+        seed: of the boosting.
+
+    Returns:
+        The score; NaN if the rows to learn from have a single level.
+
+    >>> import numpy as np
+    >>> from kdmkit.metrics import boosting_score
+    >>> x = np.random.default_rng(0).normal(size=400)
+    >>> rows = {"x": x, "y": np.where(x > 0, "high", "low")}
+    >>> boosting_score(rows, rows, "y") > 0.99
+    True
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.metrics import r2_score
@@ -176,6 +215,13 @@ def level_auc(labels: Any, probs: Any, levels: Sequence[Any]) -> float:
         labels: the true levels, `(n,)`.
         probs: the probability of every level, `(n, levels)`.
         levels: their names, in the order of `probs`.
+
+    Returns:
+        The area; NaN if the labels have a single level.
+
+    >>> from kdmkit.metrics import level_auc
+    >>> level_auc(["a", "b"], np.array([[0.9, 0.1], [0.2, 0.8]]), ["a", "b"])
+    1.0
     """
     from sklearn.metrics import roc_auc_score
 
@@ -218,14 +264,22 @@ def _levels(*columns: np.ndarray) -> list[str]:
 def dcr_share(synthetic: Any, seen: Any, unseen: Any, *, block: int = 1024) -> float:
     """The share of synthetic rows that are nearer to a seen row than to every unseen one; ties count ½.
 
-    The distances to the closest records (DCR) are those of `nearest_distances`. Both parts of the real rows
-    should have the same size: then ½ is ideal, and copies of seen rows give 1.
+    The distance to the closest record (DCR) is Σ |x − x′| / range over numbers, and 2 for every level that
+    differs; a missing number is a level, and counts as the column's mean. Both parts of the real rows should
+    have the same size: then ½ is ideal, and copies of seen rows give 1.
 
     Args:
         synthetic: rows of a model; only their columns count.
         seen: the real rows that the model was fitted to.
         unseen: other real rows.
         block: synthetic rows whose distances to all real rows are in memory at once.
+
+    Returns:
+        The share.
+
+    >>> from kdmkit.metrics import dcr_share
+    >>> dcr_share({"x": [1.0, 2.0]}, {"x": [1.0, 2.1]}, {"x": [5.0, 6.0]})
+    1.0
     """
     return share_nearer(*nearest_distances(synthetic, seen, unseen, block=block))
 
@@ -313,7 +367,8 @@ def _keys(column: np.ndarray) -> list[Any]:
 
 def _both(*parts: Any) -> list[Columns]:
     """The columns that all parts have, in the order of the first, as numbers in float64 or objects."""
-    names = [name for name in parts[0] if all(name in list(part) for part in parts)]
+    every = [list(getattr(part, "columns", part)) for part in parts]
+    names = [name for name in every[0] if all(name in some for some in every)]
     if not names:
         raise ValueError(bad_argument("rows", "parts with at least one column in common", "none"))
     columns = [{str(name): _as_column(part[name]) for name in names} for part in parts]

@@ -26,6 +26,11 @@ class Finding(NamedTuple):
         value: as text.
         ideal: the best value, as text.
         words: what the value says.
+
+    With `table` as in the example of `KDMTable`:
+
+    >>> table.evaluate(table.sample(50), synthetic=table.sample(50)).summary[0].what
+    'columns: similarity of distributions'
     """
 
     what: str
@@ -211,12 +216,15 @@ class Evaluation:
     def _privacy(self) -> list[Finding]:
         get = self.privacy.get
         nan = float("nan")
+        by_chance = (
+            f"at most {_percent(get('holdout_copies', 0.0))}" if "holdout_copies" in self.privacy else "0 %"
+        )
         broken = [one["synthetic"] for one in self.rules.values()]
         findings = [
             Finding(
                 "exact copies of training rows",
                 _percent(get("copies", nan)),
-                "at most " + _percent(get("holdout_copies", 0.0)),
+                by_chance,
                 "The share of synthetic rows that equal a training row in every column; coincidence gives "
                 "as many as there are among held-out rows.",
             ),

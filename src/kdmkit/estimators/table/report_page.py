@@ -11,6 +11,8 @@ from kdmkit.estimators.table.evaluation import Evaluation
 
 # The size of a small figure, in units of its view box, and pairs that are listed.
 _WIDTH, _HEIGHT, _LISTED = 260, 120, 10
+# Other figures are enlarged by so much at most.
+_ENLARGED = 1.6
 # More columns are too many for a map of pairs.
 _MOST_IN_MAP = 60
 
@@ -222,7 +224,8 @@ def _scroll(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _svg(height: float, parts: Iterable[str], label: str, width: float = _WIDTH) -> str:
-    box = f"viewBox='0 0 {width:g} {height:g}' role='img' aria-label='{escape(label)}'"
+    most = "" if width == _WIDTH else f" style='max-width:{_ENLARGED * width:.0f}px'"
+    box = f"viewBox='0 0 {width:g} {height:g}'{most} role='img' aria-label='{escape(label)}'"
     return f"<svg {box}>{''.join(parts)}</svg>"
 
 
@@ -250,12 +253,12 @@ def _steps(figure: dict[str, Any]) -> str:
 def _level_bars(figure: dict[str, Any]) -> str:
     """Shares of levels, one line each."""
     levels, real, new = figure["levels"], figure["training"], figure["synthetic"]
-    top, left, row = max([*real, *new]) or 1.0, 92, 15
+    top, left, row = max([*real, *new]) or 1.0, 96, 15
     scale = (_WIDTH - left - 4) / top
     parts = []
     for i, level in enumerate(levels):
         y = i * row
-        text = level if len(level) <= 18 else level[:17] + "…"
+        text = level if len(level) <= 16 else level[:15] + "…"
         parts += [
             f"<text x='{left - 5}' y='{y + 11}' text-anchor='end'>{escape(text)}"
             f"<title>{escape(level)}</title></text>",
@@ -294,7 +297,7 @@ def _map(names: Sequence[str], pairs: dict[tuple[str, str], float]) -> str:
 
 
 def _reliability(figure: dict[str, Any]) -> str:
-    side, left = 200, 30
+    side, left, head = 200, 30, 12
     parts = [
         f"<line class='axis' x1='{left}' y1='{side}' x2='{left + side}' y2='0'/>",
         f"<line class='axis' x1='{left}' y1='{side}' x2='{left + side}' y2='{side}'/>",
@@ -311,4 +314,5 @@ def _reliability(figure: dict[str, Any]) -> str:
             f"<circle class='dot' cx='{left + side * x:.1f}' cy='{side * (1 - y):.1f}' r='{radius:.1f}' "
             f"opacity='.7'><title>probability {x:.2f}, right {y:.2f}, {share:.0%} of cells</title></circle>"
         )
-    return _svg(side + 16, parts, "right levels against their probability", left + side + 12)
+    moved = f"<g transform='translate(0 {head})'>{''.join(parts)}</g>"
+    return _svg(side + head + 16, [moved], "right levels against their probability", left + side + head)

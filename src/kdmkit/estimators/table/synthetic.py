@@ -22,12 +22,12 @@ from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.learning import TableEstimator, sample_frame
 from kdmkit.estimators.table.outcomes import read_event, warn_of_outside
-from kdmkit.metrics import (
+from kdmkit.metrics import expected_calibration_error
+from kdmkit.metrics.synthetic_rows import (
     boosting_score,
     c2st,
     column_similarity,
     copied,
-    expected_calibration_error,
     level_auc,
     nearest_distances,
     pair_similarity,
