@@ -46,10 +46,11 @@ def main() -> int:
         "# Joints and trees beside an oracle",
         "",
         f"`python scripts/oracle.py --models {arguments.models} --seed {arguments.seed}`, "
-        f"kdmkit {kdm.__version__}, Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}, "
-        f"{torch.get_num_threads()} thread(s), {time.process_time() - started:.0f} s of the processor.",
+        f"kdmkit {kdm.__version__}, Python {platform.python_version()}, torch {torch.__version__}, "
+        f"{platform.machine()}, {torch.get_num_threads()} thread(s), "
+        f"{time.process_time() - started:.0f} s of the processor.",
         "",
-        "The oracle knows the parameters of a model and sums over cells of all variables and over all states,",
+        "The oracle knows the parameters of a model and sums over cells of all variables and all states,",
         "in numpy and scipy. Events have open and closed ends, unions and complements. Double precision;",
         "deviations of logarithms, means and gradients are relative to 1 + their size.",
         "",
