@@ -26,7 +26,7 @@ from kdmkit.distributions.sampling import choose, draw_with_gradients
 from kdmkit.distributions.summaries import Summaries
 from kdmkit.distributions.weights import Given, Weights, given_weights
 from kdmkit.kernels import Cosine, Kernel, Region, check_continuous, check_kernel
-from kdmkit.kernels.bandwidth import FixedBandwidth, positive_tensor
+from kdmkit.kernels.bandwidth import FixedBandwidth
 
 
 class KDM(Summaries, Distribution):
@@ -238,7 +238,7 @@ class KDM(Summaries, Distribution):
         """The distribution of f·x (continuous kernels): components and bandwidths are multiplied by f.
 
         Args:
-            factor: f > 0, a number or `(d,)`.
+            factor: f > 0, a number or `(*batch, d)`.
 
         >>> import kdmkit as kdm
         >>> rho = kdm.KDM(torch.tensor([[3.0]]), None, kdm.RBF.from_std(0.5)).scaled(2.0)
@@ -246,14 +246,17 @@ class KDM(Summaries, Distribution):
         (tensor([6.]), tensor([1.]))
         """
         kernel = check_continuous("scaled", self.kernel)
-        f = positive_tensor("factor", factor).to(self.components)
-        if f.ndim > 1 or (f.ndim and f.shape != self._event_shape):
-            wanted = f"a number or shape {tuple(self._event_shape)}"
-            raise ValueError(bad_argument("factor", wanted, tuple(f.shape)))
+        f = per_dimension("factor", factor, self._event_shape, self.components, self._validate_args)
+        common_batch({"factor": f.shape[:-1], "batch_shape": self._batch_shape})
+        if self._validate_args and not bool((f > 0).all()):
+            raise ValueError(bad_argument("factor", "numbers > 0", f.min().item()))
         # Fixed, for gradients: a learned bandwidth has a parameter of its own.
         bandwidth = FixedBandwidth(kernel.bandwidth.name, kernel.bandwidth.value, validate=False)
-        scaled = kernel.with_bandwidth(bandwidth).scaled(f)
-        return KDM._made(self.components * f, self._weights, scaled, self._validate_args)
+        fixed, moved = kernel.with_bandwidth(bandwidth), self.components * f.unsqueeze(-2)
+        if f.ndim == 1:
+            return KDM._made(moved, self._weights, fixed.scaled(f), self._validate_args)
+        each = f.unsqueeze(-2).expand(*f.shape[:-1], *self.components.shape[-2:])
+        return KDM._made(moved, self._weights, fixed.scaled(each), self._validate_args)
 
     def convolved(self, variance: Any) -> KDM:
         """The distribution of x + e with independent Gaussian noise e (RBF kernels without a metric).

@@ -47,7 +47,7 @@ class RowSampler:
 
     def __init__(self, engine: TableEngine, given: Event, *, complete: bool = False) -> None:
         self._complete = complete
-        for name in sorted(columns_of(given) & set(engine.schema.presences)) if complete else ():
+        for name in sorted(columns_of(given) & engine.schema.can_miss) if complete else ():
             given = given & ~Condition(name, Missing)
         self.engine, self.boxes = engine, engine.boxes(given)
         plain = [{key: part for key, part in box.items() if not isinstance(key, Pair)} for box in self.boxes]
@@ -104,7 +104,7 @@ class RowSampler:
     @property
     def _variables(self) -> tuple[str, ...]:
         """The variables that are drawn: those of values, and of presence if cells may be missing."""
-        presences = {presence.name for presence in self.engine.schema.presences.values()}
+        presences = {v.name for p in self.engine.schema.presences.values() for v in p.variables}
         return tuple(n for n in self.engine.joint.variables if not (self._complete and n in presences))
 
     def _copies(self, rows: Mapping[str, Tensor]) -> np.ndarray:
@@ -166,10 +166,12 @@ class Imputer:
         """The rows, with all cells of the frame's columns there: their values are to be filled in."""
         schema, values, observed = self.engine.schema, dict(self.rows.columns), dict(self.rows.observed)
         for name, presence in schema.presences.items():
+            if not presence.name:  # the cell is a number or a text, which is drawn
+                continue
             missing = torch.zeros(len(self.rows), dtype=torch.bool)
             missing[self._missing(schema.columns[name])] = True
             values[presence.name] = torch.where(missing, 1, values[presence.name])
-            if name in schema.texts:  # the cell is a number or a text
+            if name in schema.texts:  # the same in models of 0.2
                 observed[presence.name] = observed[presence.name] & ~missing
         return replace(self.rows, columns=values, observed=observed)
 
