@@ -1,9 +1,10 @@
-"""Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
+"""Types of answers of `KDMTable`, `KDMSequence` and distributions, and of errors, for type hints."""
 
 from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.tree import Completion, MutualInformation
+from kdmkit.estimators.sequence import Forecast
 from kdmkit.estimators.table import (
     Answer,
     Cell,
@@ -16,6 +17,7 @@ from kdmkit.estimators.table import (
     Finding,
     FunctionRule,
     Information,
+    QueryError,
     Rule,
     Rules,
 )
@@ -33,11 +35,13 @@ __all__ = [
     "EventAnswer",
     "Explanation",
     "Finding",
+    "Forecast",
     "FunctionRule",
     "Information",
     "MutualInformation",
     "Operand",
     "Operands",
+    "QueryError",
     "Rule",
     "Rules",
 ]

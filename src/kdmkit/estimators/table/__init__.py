@@ -7,6 +7,7 @@ from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.evaluation import Evaluation, Finding
 from kdmkit.estimators.table.kdm_table import KDMTable
+from kdmkit.estimators.table.language import QueryError
 from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
 from kdmkit.estimators.table.rules import FunctionRule, Rule, Rules
 from kdmkit.estimators.table.schema import Columns, Schema
@@ -26,6 +27,7 @@ __all__ = [
     "FunctionRule",
     "Information",
     "KDMTable",
+    "QueryError",
     "Rule",
     "Rules",
     "Schema",
