@@ -14,6 +14,7 @@ from kdmkit.kernels import (
     Interval,
     Kernel,
     Levels,
+    LowRank,
     Missing,
     OneOf,
     Periodic,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         KDMDensity,
         KDMProportionClassifier,
         KDMRegressor,
+        KDMSequence,
         KDMTable,
         merge,
     )
@@ -60,9 +62,11 @@ __all__ = [
     "KDMDensity",
     "KDMProportionClassifier",
     "KDMRegressor",
+    "KDMSequence",
     "KDMTable",
     "Kernel",
     "Levels",
+    "LowRank",
     "Missing",
     "OneOf",
     "Periodic",
@@ -102,7 +106,10 @@ _LAZY = {
     "DensityOperator": "kdmkit.distributions.operator",
     "TreeKDM": "kdmkit.distributions.tree",
     **dict.fromkeys(
-        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
+        (
+            *("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMSequence"),
+            *("KDMTable", "merge"),
+        ),
         "kdmkit.estimators",
     ),
 }

@@ -155,19 +155,27 @@ for command in COMMANDS:
     app.command()(command)
 
 
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0 is any free port.")]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes that answer questions to each model.")]
+AllowHost = Annotated[
+    list[str] | None, typer.Option(help="A host name to allow in requests; may be repeated.")
+]
+TimeLimit = Annotated[float, typer.Option(min=0.1, help="Seconds that one question may take.")]
+
+
 @app.command()
 def explore(
     model: Annotated[
         Path | None,
         typer.Argument(help="A saved KDMTable or KDMClassifier of images; without one, two examples."),
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free port.")] = 0,
+    host: Host = "127.0.0.1",
+    port: Port = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that answer requests.")] = 1,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A host name to allow in requests; may be repeated.")
-    ] = None,
+    workers: Workers = 2,
+    allow_host: AllowHost = None,
+    time_limit: TimeLimit = 30.0,
 ) -> None:
     """Opens a page that shows how columns change when others are fixed. Ctrl+C ends it.
 
@@ -183,10 +191,52 @@ def explore(
             allowed_hosts=allow_host or (),
             stop_on_failure=model is not None,
             workers=workers,
+            time_limit=time_limit,
         )
         console.print(f"kdmkit explore: {server.url}", soft_wrap=True, highlight=False)
-        if browser:
-            server.open_browser()
+        server.run(open_browser=browser)
+        if server.error is not None:
+            raise server.error
+
+
+@app.command()
+def serve(
+    models: Annotated[list[Path], typer.Argument(help="Saved models; each is served under its file's name.")],
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    workers: Workers = 2,
+    allow_host: AllowHost = None,
+    time_limit: TimeLimit = 30.0,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="KDMKIT_TOKEN", help="What requests need as `Authorization: Bearer …`; else a random one."
+        ),
+    ] = None,
+) -> None:
+    """Serves models over HTTP: questions, rows as JSON or Arrow, metrics. Ctrl+C or SIGTERM ends it.
+
+    Example: kdmkit serve loans diamonds --port 8000
+    """
+    with errors_in_one_line():
+        from kdmkit.explore import Server
+
+        names = [model.stem for model in models]
+        if len(set(names)) < len(names):
+            raise ValueError(bad_argument("models", "files of different names", ", ".join(names)))
+        server = Server(
+            {model.stem: _entry(model) for model in models},
+            host=host,
+            port=port,
+            allowed_hosts=allow_host or (),
+            stop_on_failure=True,
+            workers=workers,
+            time_limit=time_limit,
+            token=token,
+            page=False,
+        )
+        shown = "" if token else f", token {server.token}"
+        console.print(f"kdmkit serve: {server.address}/openapi.json{shown}", soft_wrap=True, highlight=False)
         server.run()
         if server.error is not None:
             raise server.error

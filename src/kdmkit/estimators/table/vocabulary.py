@@ -50,7 +50,18 @@ _MOST_LISTED = 10
 
 
 class QueryError(ValueError):
-    """A query that cannot be read; the message shows the query and points at the place."""
+    """A query that cannot be read, or has no answer.
+
+    Where it cannot be read, the message shows the query and points at the place. `KDMTable.query` raises it.
+
+    With `table` as in the example of `KDMTable`:
+
+    >>> table.query("P(size | weight > )")
+    Traceback (most recent call last):
+    kdmkit.estimators.table.vocabulary.QueryError: query: expected a value or a column, got ')'
+      P(size | weight > )
+                        ^
+    """
 
 
 class Token(NamedTuple):
