@@ -97,9 +97,8 @@ def pair_similarity(real: Any, synthetic: Any) -> dict[tuple[str, str], float]:
 def _variation(a: np.ndarray, b: np.ndarray) -> float:
     """½ Σ |share − share| over all values."""
     values, place = np.unique(np.concatenate([a, b]), return_inverse=True)
-    shares = [
-        np.bincount(part, minlength=len(values)) / len(part) for part in np.split(place.ravel(), [len(a)])
-    ]
+    parts = np.split(place.ravel(), [len(a)])
+    shares = [np.bincount(part, minlength=len(values)) / len(part) for part in parts]
     return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
 
@@ -346,11 +345,7 @@ def _nearest(rows: tuple[Tensor, Tensor], real: tuple[Tensor, Tensor], block: in
 
 
 def copied(rows: Any, real: Any) -> np.ndarray:
-    """Which rows equal a real row in every column of both, missing cells included.
-
-    >>> copied({"x": [1.0, 2.0], "y": ["a", None]}, {"x": [2.0, 3.0], "y": [None, "a"]})
-    array([False,  True])
-    """
+    """Which rows equal a real row in every column of both, missing cells included."""
     parts = _both(rows, real)
     keys = [list(zip(*(_keys(column) for column in part.values()), strict=True)) for part in parts]
     there = set(keys[1])
@@ -358,8 +353,7 @@ def copied(rows: Any, real: Any) -> np.ndarray:
 
 
 def _keys(column: np.ndarray) -> list[Any]:
-    missing = _missing(column)
-    return [None if gone else cell for gone, cell in zip(missing, column.tolist(), strict=True)]
+    return [None if gone else cell for gone, cell in zip(_missing(column), column.tolist(), strict=True)]
 
 
 # ---- columns
