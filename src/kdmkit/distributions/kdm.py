@@ -21,7 +21,7 @@ from kdmkit.distributions.arguments import (
 )
 from kdmkit.distributions.base import PartMap
 from kdmkit.distributions.batch_index import BatchIndex
-from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.mixing import Entry, log_posterior_weights
 from kdmkit.distributions.sampling import choose, draw_with_gradients
 from kdmkit.distributions.summaries import Summaries
 from kdmkit.distributions.weights import Given, Weights, given_weights
@@ -296,6 +296,36 @@ class KDM(Summaries, Distribution):
         chosen = check_index(index, self._event_shape[-1])
         components = self.components[..., chosen]
         return KDM._made(components, self._weights, self.kernel.coordinates(chosen), self._validate_args)
+
+    def conditional(self, index: int | slice | Sequence[int] | Tensor, value: Any) -> KDM:
+        """The distribution of the other coordinates of the event, given some of them (continuous kernels).
+
+        Components are weighted by their densities at the given coordinates; under a `LowRank` kernel or a
+        metric they also move.
+
+        Args:
+            index: the given coordinates, as in `coordinates`; at least one must be left.
+            value: what they are, `(*lead, k)`; `lead` broadcasts with the batch.
+
+        >>> import kdmkit as kdm
+        >>> rho = kdm.KDM(torch.zeros(1, 2), None, kdm.LowRank.from_std(0.6, [[0.8], [0.8]]))
+        >>> given = rho.conditional(0, torch.tensor([[1.0], [2.0]]))
+        >>> given.mean, given.stddev
+        (tensor([[0.6400],
+                [1.2800]]), tensor([[0.7684],
+                [0.7684]]))
+        """
+        kernel = check_continuous("conditional", self.kernel)
+        chosen = check_index(index, self._event_shape[-1])
+        if len(chosen) == self._event_shape[-1]:
+            raise ValueError(bad_argument("index", "fewer coordinates than all", index))
+        evidence = self.coordinates(chosen)
+        x = evidence._check_value(value)
+        common_batch({"value": x.shape[:-1], "batch_shape": self._batch_shape})
+        entries = [Entry(evidence.kernel, x, evidence.components)]
+        log_weights = log_posterior_weights(entries, self.log_weights)
+        kernel, components = kernel.conditional(chosen, x.to(self.components), self.components)
+        return KDM._made(components, Given(log_weights), kernel, self._validate_args)
 
     def with_kernel(self, kernel: Kernel) -> KDM:
         """The same components and weights under another kernel on the same events.
