@@ -14,6 +14,7 @@ from kdmkit.kernels import (
     Interval,
     Kernel,
     Levels,
+    LowRank,
     Missing,
     OneOf,
     Periodic,
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
         KDMDensity,
         KDMProportionClassifier,
         KDMRegressor,
+        KDMSequence,
         KDMTable,
+        join_tables,
         merge,
     )
     from kdmkit.serialize import load, save
@@ -60,9 +63,11 @@ __all__ = [
     "KDMDensity",
     "KDMProportionClassifier",
     "KDMRegressor",
+    "KDMSequence",
     "KDMTable",
     "Kernel",
     "Levels",
+    "LowRank",
     "Missing",
     "OneOf",
     "Periodic",
@@ -77,6 +82,7 @@ __all__ = [
     "answers",
     "col",
     "find_atoms",
+    "join_tables",
     "load",
     "merge",
     "metrics",
@@ -102,7 +108,10 @@ _LAZY = {
     "DensityOperator": "kdmkit.distributions.operator",
     "TreeKDM": "kdmkit.distributions.tree",
     **dict.fromkeys(
-        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
+        (
+            *("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMSequence"),
+            *("KDMTable", "join_tables", "merge"),
+        ),
         "kdmkit.estimators",
     ),
 }

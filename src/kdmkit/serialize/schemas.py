@@ -141,7 +141,7 @@ def check_schema(config: Any) -> None:
     _check_object(
         "schema",
         config,
-        {"backend": _TEXT, "labels": FieldRule(list[str | int])},
+        _SCHEMA,
         {"missing": _MISSING, "broken_rules": _BROKEN, "rules": FieldRule(list[dict[str, Any]])},
     )
     for i, rule in enumerate(config.get("rules", ())):
@@ -154,6 +154,32 @@ def check_schema(config: Any) -> None:
     if len(columns) != len(config["labels"]):
         wanted = f"{len(columns)} names, one for each column"
         raise ValueError(bad_argument("schema.labels", wanted, len(config["labels"])))
+
+
+_CLOCK = {
+    "unit": FieldRule(str, "a unit of times", lambda u: u in ("rows", "numbers", "microseconds", "months")),
+    "step": _POSITIVE,
+    "origin": _NUMBER,
+}
+_TIMELINE = {
+    "key": FieldRule(str | None),
+    "time": FieldRule(str | None),
+    "storages": _OBJECT,
+    "clock": _OBJECT,
+}
+
+
+def check_timeline(config: Any, key: Any, time: Any) -> None:
+    """Raises unless a description of keys and times has values of the right types, and these names."""
+    _check_object("timeline", config, _TIMELINE)
+    _check_object("timeline.clock", config["clock"], _CLOCK)
+    if (config["key"], config["time"]) != (key, time):
+        raise ValueError(bad_argument("timeline", f"key {key!r} and time {time!r}", "other names"))
+    names = {name for name in (key, time) if name is not None}
+    if set(config["storages"]) != names:
+        raise ValueError(bad_argument("timeline.storages", f"those of {sorted(names)}", "others"))
+    for name, storage in config["storages"].items():
+        _check_storage(f"timeline.storages.{name}", storage)
 
 
 def _check_column(place: str, column: Any) -> None:
@@ -174,9 +200,13 @@ def _check_column(place: str, column: Any) -> None:
         _check_object(f"{place}.codec.calendar", codec["calendar"], _CALENDAR)
     if column.get("presence") is not None:
         _check_object(f"{place}.presence", column["presence"], _PRESENCE, {"texts": FieldRule(list)})
-    _check_object(f"{place}.storage", storage, {"base": _BASE}, _STORAGE)
+    _check_storage(f"{place}.storage", storage)
+
+
+def _check_storage(place: str, storage: Any) -> None:
+    _check_object(place, storage, {"base": _BASE}, _STORAGE)
     if storage.get("writing") is not None:
-        here = f"{place}.storage.writing"
+        here = f"{place}.writing"
         _check_object(
             here, storage["writing"], {"writes": _TEXT}, _rules(here, storage["writing"], "writes", _WRITINGS)
         )

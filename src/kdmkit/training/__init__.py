@@ -4,6 +4,7 @@ from typing import Any
 
 from kdmkit.training.bags import Bags, log_count_likelihood
 from kdmkit.training.calibration import Calibrated, calibrate, fit_temperature
+from kdmkit.training.chain_fit import SequenceLayout, chain_options, fit_chain
 from kdmkit.training.fit_arguments import Device, FitOptions, Precision, Rows
 from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, cross_entropy, hybrid_nll, joint_nll, nll
@@ -22,12 +23,15 @@ __all__ = [
     "PhasedFit",
     "Precision",
     "Rows",
+    "SequenceLayout",
     "Table",
     "Targets",
     "calibrate",
+    "chain_options",
     "cross_entropy",
     "encode_rows",
     "fit",
+    "fit_chain",
     "fit_temperature",
     "fit_tree",
     "hybrid_nll",

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
-from kdmkit.distributions.events import Event, question_text
+from kdmkit.distributions.events import Event
 from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
@@ -27,7 +27,7 @@ from kdmkit.estimators.table.answering.insights import (
     measure_links,
 )
 from kdmkit.estimators.table.answering.whole_rows import Imputer
-from kdmkit.estimators.table.language import parse_query
+from kdmkit.estimators.table.language import QueryError, parse_query
 from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.synthetic import SyntheticRows
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
@@ -92,26 +92,29 @@ class KDMTable(SyntheticRows):
                 Conditions on the target itself are allowed: `P(price | price > 1000)`.
             given: evidence by column: a value; a pair `(low, high)`, which is a closed range with None for an
                 open end; a list, one of its values; None, a missing cell. Or text: `carat > 1, cut = A`.
+
+        Raises:
+            QueryError: of a text that cannot be read, or whose question has no answer; a ValueError.
         """
         engine = self._engine()
-        schema = engine.schema
-        if given is None and isinstance(target, str) and target not in schema.columns:
-            query = parse_query(target, syntax_of(schema))
-            condition = query.given
-            event, target = (query.event, "") if query.target is None else (None, query.target)
-        else:
-            event = target if isinstance(target, Event) else None
-            condition = read_event(schema, given)
-        if event is not None:
-            probability, log_evidence = engine.event(event, condition)
+        if given is not None or not isinstance(target, str) or target in engine.schema.columns:
+            return self._answer(target, read_event(engine.schema, given))
+        query = parse_query(target, syntax_of(engine.schema))
+        try:
+            return self._answer(query.event if query.target is None else query.target, query.given)
+        except ValueError as error:  # evidence of probability 0, a date that cannot be, …
+            raise QueryError(str(error)) from error
+
+    def _answer(self, target: str | Event, condition: Event) -> Answer | EventAnswer:
+        engine = self._engine()
+        if isinstance(target, Event):
+            probability, log_evidence = engine.event(target, condition)
             warn_of_outside(engine, condition)
-            text = question_text(event, condition)
-            return EventAnswer(probability, text, log_evidence, self._generator, engine, condition)
-        column = check_target(schema, target)
+            return EventAnswer(probability, target, log_evidence, self._generator, engine, condition)
+        column = check_target(engine.schema, target)
         posterior, log_evidence = engine.query(column, condition)
         warn_of_outside(engine, condition)
-        text = question_text(column.name, condition)
-        return Answer(posterior, text, log_evidence, self._generator, engine, condition)
+        return Answer(posterior, log_evidence, self._generator, engine, condition)
 
     @torch.no_grad()
     def marginals(self, given: Any = None, columns: Sequence[str] | None = None) -> dict[str, Answer]:
@@ -136,9 +139,7 @@ class KDMTable(SyntheticRows):
         posteriors, log_evidence = engine.marginals(wanted, condition)
         warn_of_outside(engine, condition)
         return {
-            name: Answer(
-                posterior, question_text(name, condition), log_evidence, self._generator, engine, condition
-            )
+            name: Answer(posterior, log_evidence, self._generator, engine, condition)
             for name, posterior in posteriors.items()
         }
 

@@ -15,8 +15,8 @@ from kdmkit.estimators.table.literals import (
     MONTHS,
     WEEKDAYS,
     is_number,
-    is_plain_number,
     number_of_name,
+    plain_number,
     read_number,
 )
 
@@ -50,7 +50,18 @@ _MOST_LISTED = 10
 
 
 class QueryError(ValueError):
-    """A query that cannot be read; the message shows the query and points at the place."""
+    """A query that cannot be read, or has no answer.
+
+    Where it cannot be read, the message shows the query and points at the place. `KDMTable.query` raises it.
+
+    With `table` as in the example of `KDMTable`:
+
+    >>> table.query("P(size | weight > )")
+    Traceback (most recent call last):
+    kdmkit.estimators.table.vocabulary.QueryError: query: expected a value or a column, got ')'
+      P(size | weight > )
+                        ^
+    """
 
 
 class Token(NamedTuple):
@@ -332,8 +343,10 @@ class Vocabulary:
         if not isinstance(key, DatePart):
             syntax = self.syntax(key)
             # Plain numbers are those of Python: 1.234 is no thousand, whatever the writing of the column.
-            is_plain = token.kind == "word" and syntax.kind == "number" and is_plain_number(token.text)
-            return read_number(token.text) if is_plain else syntax.value(token.text)
+            number = None
+            if token.kind == "word" and syntax.kind == "number":
+                number = plain_number(token.text)
+            return syntax.value(token.text) if number is None else number
         names, first = _PART_NAMES.get(key.part, ((), 0))
         place = number_of_name(token.text, names)
         return read_number(token.text) if place is None else place + first

@@ -55,6 +55,8 @@ class TableEngine:
         self._last_boxes: tuple[Event | None, list[Box]] = (None, [])
         self._log_probs_of_draws: dict[tuple[str, ...], Tensor] = {}
         self._widths: dict[str, float] = {}
+        #: By compared variables, the shares of their orders for pairs of components.
+        self.signs: dict[tuple[str, ...], Any] = {}
 
     @cached_property
     def caches(self) -> dict[str, ComponentCache]:
