@@ -261,8 +261,8 @@ class TableEstimator(DensityMixin, KDMEstimator):
 
     def _engine(self) -> TableEngine:
         """The fitted distribution; made once."""
-        check_is_fitted(self)
         if self._cached_engine is None or self._cached_engine.module is not self.module_:
+            check_is_fitted(self)
             with torch.no_grad():
                 joint = self.module_.tree(validate_args=False)
             self._cached_engine = TableEngine(self.schema_, joint, self.module_)
