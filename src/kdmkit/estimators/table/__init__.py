@@ -6,6 +6,7 @@ from kdmkit.estimators.table.answering.insights import Dependence, Information
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.evaluation import Evaluation, Finding
+from kdmkit.estimators.table.joining import JoinedTables, join_tables
 from kdmkit.estimators.table.kdm_table import KDMTable
 from kdmkit.estimators.table.language import QueryError
 from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
@@ -26,10 +27,12 @@ __all__ = [
     "Finding",
     "FunctionRule",
     "Information",
+    "JoinedTables",
     "KDMTable",
     "QueryError",
     "Rule",
     "Rules",
     "Schema",
     "TableRecipe",
+    "join_tables",
 ]

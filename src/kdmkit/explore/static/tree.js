@@ -52,6 +52,6 @@ export function drawTree({ columns, links }, go) {
     item.style.paddingLeft = `${x(row.depth) + 10}px`;
     return item;
   }));
-  const text = links.length ? "mutual information of neighbours, nats" : "All columns share one node.";
+  const text = links.length ? "mutual information of neighbours in nats: 0 if they are independent" : "All columns share one node.";
   return [el("div", { class: "drawn" }, drawing, list), el("p", { class: "muted unit", text })];
 }
