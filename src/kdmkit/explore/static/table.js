@@ -32,7 +32,7 @@ class TableView {
     this.isWide = model.columns.length > FEW;
     this.isFolded = this.isWide && matchMedia("(max-width: 600px)").matches;
     this.chips = el("ul", { class: "chips", "aria-label": "What is known" });
-    this.usual = el("output", { class: "usual" });
+    this.usual = el("output", { class: "usual", title: "log p: the natural logarithm of the probability, or of the density, of what is held; the higher, the more usual" });
     this.reset = el("button", { type: "button", class: "quiet", text: "Clear all", click: () => this.put(new Map()) });
     const summary = el("section", { class: "evidence", "aria-label": "What is known" }, this.chips, this.usual, this.reset);
     const ask = {
