@@ -427,6 +427,23 @@ def reproduce_regression_heads(
     show_report(partial(behind_networks.summarize, output) if only_report else run)
 
 
+@app.command("sequences")
+def reproduce_sequences(
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Series that defaults were chosen on, or the others."),
+    ] = "test",
+    only_report: OnlyReport = False,
+    output: Output = Path("results"),
+    fresh: Fresh = False,
+) -> None:
+    """Hidden Markov models of real series, compared with hmmlearn (needs the extra sequences)."""
+    from kdmlab import sequences
+
+    run = partial(sequences.run, output, part=part, fresh=fresh)
+    show_report(partial(sequences.summarize, output) if only_report else run)
+
+
 @app.command("adds")
 def reproduce_adds(
     figures: Annotated[bool, typer.Option(help="Draw a figure for every experiment.")] = True,

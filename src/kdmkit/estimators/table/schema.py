@@ -314,9 +314,8 @@ class Schema:
             decoded = cells.astype(BASES[column.storage.base])
         else:
             decoded = column.codec.decode(*(values[part] for part in column.variables))
-        missing = np.zeros(n_rows, dtype=bool)
-        if column.presence is not None and not values.keys().isdisjoint(column.presence.there):
-            missing = column.presence.is_missing(values).cpu().numpy()
+        is_known = column.presence is not None and not values.keys().isdisjoint(column.presence.there)
+        missing = column.presence.is_missing(values).cpu().numpy() if is_known else np.zeros(n_rows, bool)
         return RawColumn(name, decoded, missing, column.storage)
 
     def with_points(self, boxes: Sequence[Box]) -> Schema:
@@ -362,9 +361,11 @@ class Schema:
         """A box of outcomes of columns as disjoint boxes of regions of variables."""
         parts = [self.columns[name].boxes(region) for name, region in box.items()]
         n_boxes = math.prod(map(len, parts))
+        if len(parts) == 1:
+            return parts[0]
         if n_boxes > _MOST_BOXES:
             raise ValueError(bad_argument("given", f"a union of at most {_MOST_BOXES} boxes", n_boxes))
-        joined = (shared_box(product) for product in itertools.product(*parts))
+        joined = map(shared_box, itertools.product(*parts))
         return [box for box in joined if not any(region.is_empty for region in box.values())]
 
     # ---- description
@@ -372,8 +373,8 @@ class Schema:
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `from_config` makes an equal schema."""
         labels = [label if isinstance(label, int) else str(label) for label in self.labels]
-        sample = {} if self.sample is None else {"sample": list(self.sample)}
         frame = {"backend": self.backend, "labels": labels, "missing": self.missing}
+        sample = {} if self.sample is None else {"sample": list(self.sample)}
         rules = {"rules": self.rules.config(), "broken_rules": self.broken_rules} if self.rules else {}
         return {**frame, "columns": [column.config() for column in self.columns.values()], **rules, **sample}
 
@@ -381,11 +382,10 @@ class Schema:
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
         """The schema that `config` describes."""
         columns = [Column.from_config(fields) for fields in config["columns"]]
-        sample = config.get("sample")
-        sample = None if sample is None else tuple(sample)
-        missing = config.get("missing", "unknown")
-        rules = rules_from_config(config.get("rules", ())), config.get("broken_rules", "impossible")
-        return cls(columns, config["backend"], config["labels"], sample, missing, *rules)
+        sample = None if config.get("sample") is None else tuple(config["sample"])
+        missing, rules = config.get("missing", "unknown"), rules_from_config(config.get("rules", ()))
+        broken = config.get("broken_rules", "impossible")
+        return cls(columns, config["backend"], config["labels"], sample, missing, rules, broken)
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""
