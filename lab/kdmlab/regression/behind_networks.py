@@ -24,7 +24,6 @@ from kdmlab.common import (
     Report,
     Row,
     Task,
-    newest,
     processes,
     provenance,
     read_rows,
@@ -265,8 +264,7 @@ def best_settings(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 def summarize(folder: Path) -> Report:
     """Writes `regression-heads.md` from the lines that there are."""
-    rows = newest(read_rows(folder / f"{NAME}.jsonl"), ("dataset", "method"))
-    return write_report(report(rows), folder / f"{NAME}.md")
+    return write_report(report(read_rows(folder / f"{NAME}.jsonl")), folder / f"{NAME}.md")
 
 
 def report(rows: Sequence[Row]) -> Report:
