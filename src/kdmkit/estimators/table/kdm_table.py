@@ -18,6 +18,7 @@ from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
+from kdmkit.estimators.table.answering.imputation import Imputer
 from kdmkit.estimators.table.answering.insights import (
     Dependence,
     Explanation,
@@ -27,7 +28,7 @@ from kdmkit.estimators.table.answering.insights import (
     measure_information,
     measure_links,
 )
-from kdmkit.estimators.table.answering.whole_rows import Imputer, RowSampler
+from kdmkit.estimators.table.answering.whole_rows import RowSampler
 from kdmkit.estimators.table.language import parse_query
 from kdmkit.estimators.table.learning import TableEstimator
 from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
@@ -198,7 +199,7 @@ class KDMTable(TableEstimator):
     def score_samples(self, X: Any) -> Array:
         """log p of the observed part of each row: densities of continuous columns, in their units."""
         engine = self._engine()
-        return np.concatenate([engine.rows.log_prob(block).numpy() for block in self._blocks(X)])
+        return np.concatenate([engine.rows.log_prob(block).numpy() for block in self._blocks(X, scored=True)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of log p over the rows, and their target if y was fitted; `sample_weight` weighs them."""

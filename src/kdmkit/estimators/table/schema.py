@@ -265,6 +265,7 @@ class Schema:
         named: Collection[str] | None = None,
         backend: str | None = None,
         first_key: int | None = None,
+        computed: Mapping[str, RawColumn] | None = None,
     ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
@@ -277,6 +278,7 @@ class Schema:
             named: columns whose rare levels stay; in others they are one text. None: all columns.
             backend: as in `build_frame`; None: that of the fitted frame.
             first_key: the number of the first new key of identifiers; None: no new keys.
+            computed: columns that are not decoded, but taken as they are.
         """
         n_rows = len(next(iter(values.values())))
         wanted = list(self.columns) if columns is None else list(columns)
@@ -286,9 +288,9 @@ class Schema:
             has_values = column.variables and all(part in values for part in column.variables)
             has_keys = first_key is not None and column.codec.keys is not None
             if column.kind == "constant" or has_values or has_keys:
-                raw.append(
-                    pooled(self.decode_column(name, values, n_rows, first_key or 0), column.codec, named)
-                )
+                cells = (computed or {}).get(name)
+                cells = self.decode_column(name, values, n_rows, first_key or 0) if cells is None else cells
+                raw.append(pooled(cells, column.codec, named))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
                 raise ValueError(bad_argument("values", "values of all columns wanted", got))
@@ -380,11 +382,11 @@ class Schema:
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
         """The schema that `config` describes."""
         columns = [Column.from_config(fields) for fields in config["columns"]]
-        sample = config.get("sample")
-        sample = None if sample is None else tuple(sample)
+        sample = tuple(config["sample"]) if config.get("sample") else None
         missing = config.get("missing", "unknown")
-        rules = rules_from_config(config.get("rules", ())), config.get("broken_rules", "impossible")
-        return cls(columns, config["backend"], config["labels"], sample, missing, *rules)
+        rules = rules_from_config(config.get("rules", ()), [column.name for column in columns])
+        broken = config.get("broken_rules", "impossible")
+        return cls(columns, config["backend"], config["labels"], sample, missing, rules, broken)
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""
@@ -393,6 +395,5 @@ class Schema:
     @property
     def origin(self) -> str:
         """The sample by which the columns were recognised, in words; empty if there was none."""
-        if self.sample is None:
-            return ""
-        return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
+        sizes = "" if self.sample is None else f"{self.sample[0]:,} of {self.sample[1]:,}"
+        return f"recognised by a uniform sample of {sizes} rows" if sizes else ""
