@@ -3,7 +3,8 @@
     python scripts/laws.py --questions 20000 --rows 1000000 --events 1000 --data-dir data
 
 Adult (`uci/adult.data.gz`) and Shoppers (`tables/online_shoppers_intention.csv.gz`) are taken from the data
-folder if it has them. The results are in results/laws.md and results/laws.jsonl.
+folder if it has them. The results are in results/laws.md and results/laws.jsonl, which has a line for every
+table; a run that was stopped continues with the tables that are not there.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import math
 import platform
-import random
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from sklearn import datasets
@@ -87,7 +87,7 @@ def real_frames(data_dir: Path | None) -> Iterator[LawFrame]:
 
 
 class Records:
-    """What was asked, and the largest deviation of every law."""
+    """What was asked of one table, and the largest deviation of every law."""
 
     def __init__(self) -> None:
         self.asked: collections.Counter[str] = collections.Counter()
@@ -95,6 +95,25 @@ class Records:
         self.failures: list[dict[str, Any]] = []
         self.p_values: list[float] = []
         self.rows = self.violations = 0
+        self.seconds = 0.0
+
+    def config(self) -> dict[str, Any]:
+        return {**vars(self), "asked": dict(self.asked)}
+
+    @classmethod
+    def joined(cls, parts: Iterable[Mapping[str, Any]]) -> Records:
+        """Those of several tables."""
+        every = cls()
+        for part in parts:
+            every.asked.update(part["asked"])
+            every.failures += part["failures"]
+            every.p_values += part["p_values"]
+            every.rows, every.violations = every.rows + part["rows"], every.violations + part["violations"]
+            every.seconds += part["seconds"]
+            for law, (deviation, *where) in part["worst"].items():
+                if deviation >= every.worst.get(law, (-1.0, "", ""))[0]:
+                    every.worst[law] = (deviation, *where)
+        return every
 
     def ask(self, laws: Laws, law: str) -> bool:
         """Checks a law once; False if the table has no such question."""
@@ -129,19 +148,22 @@ class Records:
         self.p_values.append(p_value)
         self.note("draws", bad, laws, 0)
 
-    def markdown(self, arguments: argparse.Namespace, tables: list[str], seconds: float) -> str:
+    def markdown(self, arguments: argparse.Namespace, tables: Sequence[str]) -> str:
         rejected = sum(p * len(self.p_values) < _LEVEL for p in self.p_values)
         failed = collections.Counter(failure["law"] for failure in self.failures)
+        raised = sum(failure["deviation"] == math.inf for failure in self.failures)
         lines = [
             "# Laws of probability on random questions",
             "",
             f"`python scripts/laws.py --questions {arguments.questions} --rows {arguments.rows} "
-            f"--events {arguments.events} --seed {arguments.seed}`, kdmkit {kdm.__version__}, "
-            f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} thread(s), "
-            f"{seconds:.0f} s. {len(tables)} tables: {', '.join(tables)}.",
+            f"--events {arguments.events} --tables {arguments.tables} --seed {arguments.seed}`, "
+            f"kdmkit {kdm.__version__}, torch {torch.__version__}, {platform.machine()}, "
+            f"{torch.get_num_threads()} thread(s), {self.seconds:.0f} s of the processor. "
+            f"{len(tables)} tables: {', '.join(tables)}.",
             "",
-            f"{sum(self.asked.values())} laws checked; a deviation above {TOLERANCE:g} fails, "
-            "and so does every error.",
+            f"{sum(self.asked.values())} laws checked by questions: {len(self.failures)} "
+            f"failed (a deviation above {TOLERANCE:g}, or an error), {raised} raised, none was skipped; "
+            "a law that a table has no question for is replaced by addition.",
             "",
             "| law | checked | worst deviation | failed | worst table |",
             "|:--|--:|--:|--:|:--|",
@@ -158,6 +180,25 @@ class Records:
         return "\n".join(lines) + "\n"
 
 
+def check(frame: LawFrame, seed: int, n_questions: int, n_events: int, n_rows: int) -> Records:
+    """Asks a table that is fitted to a frame, and draws from it."""
+    started, records = time.process_time(), Records()
+    table = fitted(frame, n_components=8, max_epochs=3)
+    with tempfile.TemporaryDirectory() as folder:
+        laws = Laws(table, frame, seed, saved_and_loaded(table, Path(folder)))
+    every = sorted(laws.laws)
+    for k in range(n_questions):
+        law = every[k % len(every)]
+        # Comparisons of columns take longest.
+        is_rare = law == "pairs" and k % (20 * len(every)) >= len(every)
+        if is_rare or not records.ask(laws, law):
+            records.ask(laws, "addition")
+    for _ in range(n_events):
+        records.draw(laws, n_rows)
+    records.seconds = time.process_time() - started
+    return records
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--questions", type=int, default=20_000, help="laws to check")
@@ -170,39 +211,31 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "laws")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    started, records, names = time.monotonic(), Records(), []
+    started = time.monotonic()
     frames = [*real_frames(arguments.data_dir)]
     frames += [random_frame(1000 * arguments.seed + i) for i in range(arguments.tables)]
-    random.Random(arguments.seed).shuffle(frames)
+    n_questions = math.ceil(arguments.questions / len(frames))
+    n_events = math.ceil(arguments.events / len(frames))
+    n_rows = math.ceil(arguments.rows / (n_events * len(frames)))
+    settings = {name: getattr(arguments, name) for name in ("questions", "rows", "events", "tables", "seed")}
+    settings |= {"machine": platform.machine(), "torch": torch.__version__}
+    lines, path = [{"settings": settings}], arguments.out.with_suffix(".jsonl")
+    path.parent.mkdir(exist_ok=True, parents=True)
+    if path.exists():  # tables that are there are not asked again
+        earlier = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = earlier if earlier[0] == lines[0] else lines
+    asked = {line["table"]: line for line in lines[1:]}
     for i, frame in enumerate(frames):
-        if time.monotonic() - started > 60 * arguments.minutes:
-            break
-        names.append(frame.name)
-        table = fitted(frame, n_components=8, max_epochs=3)
-        with tempfile.TemporaryDirectory() as folder:
-            laws = Laws(table, frame, arguments.seed + i, saved_and_loaded(table, Path(folder)))
-        every = sorted(laws.laws)
-        for k in range(arguments.questions // len(frames)):
-            law = every[k % len(every)]
-            # Comparisons of columns take longest.
-            is_rare = law == "pairs" and k % (20 * len(every)) >= len(every)
-            if is_rare or not records.ask(laws, law):
-                records.ask(laws, "addition")
-        for _ in range(max(1, arguments.events // len(frames))):
-            records.draw(laws, max(1, arguments.rows // arguments.events))
-        print(f"{i + 1}/{len(frames)} {frame.name}: {len(records.failures)} failures", flush=True)
-    seconds = time.monotonic() - started
-    arguments.out.parent.mkdir(exist_ok=True, parents=True)
-    arguments.out.with_suffix(".md").write_text(records.markdown(arguments, names, seconds))
-    used = {k: str(v) for k, v in vars(arguments).items() if k not in ("data_dir", "out")}
-    machine = {"machine": platform.machine(), "torch": torch.__version__, "threads": torch.get_num_threads()}
-    settings = {"settings": {**used, **machine, "seconds": round(seconds), "tables": names}}
-    worst = [{"law": law, "n": records.asked[law], "worst": w} for law, (w, _, _) in records.worst.items()]
-    lines = [json.dumps(one, default=str) for one in [settings, *worst, *records.failures]]
-    arguments.out.with_suffix(".jsonl").write_text("\n".join(lines) + "\n")
-    return (
-        1 if records.failures or np.min(records.p_values, initial=1) * len(records.p_values) < _LEVEL else 0
-    )
+        if frame.name in asked or time.monotonic() - started > 60 * arguments.minutes:
+            continue
+        records = check(frame, arguments.seed + i, n_questions, n_events, n_rows)
+        asked[frame.name] = {"table": frame.name, **records.config()}
+        path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], *asked.values()]))
+        print(f"{len(asked)}/{len(frames)} {frame.name}: {len(records.failures)} failures", flush=True)
+    every = Records.joined(asked.values())
+    arguments.out.with_suffix(".md").write_text(every.markdown(arguments, list(asked)))
+    rejected = min(every.p_values, default=1) * len(every.p_values) < _LEVEL
+    return 1 if every.failures or rejected or len(asked) < len(frames) else 0
 
 
 if __name__ == "__main__":

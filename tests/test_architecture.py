@@ -65,13 +65,13 @@ def exact_calls(tree: ast.AST) -> Iterator[int]:
 
 
 def test_only_the_reference_computes_exact_matrices() -> None:
-    found = {
+    result = {
         name_of(path): list(exact_calls(parsed(path)))
         for path in FILES
         if not name_of(path).startswith("ops/terms/")  # terms are made of terms
     }
-    found = {name: lines for name, lines in found.items() if lines}
-    assert found.keys() == EXACT.keys(), found
+    result = {name: lines for name, lines in result.items() if lines}
+    assert result.keys() == EXACT.keys(), result
 
 
 @pytest.mark.parametrize("code", ["term.exact()", "kernel.log_overlap_matrix(x, c)", "self.terms[0].exact()"])
@@ -121,9 +121,9 @@ def mentions_kernel(node: ast.AST) -> bool:
 
 
 def test_no_one_outside_kernels_tests_for_a_class_of_kernels() -> None:
-    found = {name_of(path): list(class_tests(parsed(path))) for path in FILES if room_of(path) != "kernels"}
-    found = {name: lines for name, lines in found.items() if lines}
-    assert found.keys() == KERNEL_CLASSES.keys(), found
+    result = {name_of(path): list(class_tests(parsed(path))) for path in FILES if room_of(path) != "kernels"}
+    result = {name: lines for name, lines in result.items() if lines}
+    assert result.keys() == KERNEL_CLASSES.keys(), result
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def is_private(name: str) -> bool:
 
 def test_no_private_name_is_imported_from_another_package() -> None:
     """Of private modules the contract of import-linter takes care; this is about names."""
-    found = [
+    result = [
         (name_of(path), module, name)
         for path in FILES
         for module, name in imports(parsed(path))
         if is_private(name) and name != "_core" and module.split(".")[1:2] != [room_of(path)]
     ]
-    assert not found
+    assert not result
 
 
 # ---- names and classes
@@ -248,12 +248,12 @@ def defining_module(module: str, name: str) -> str | None:
 
 def importers() -> dict[str, set[str]]:
     """The modules that import from a module; a package that only passes names on is none of them."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for importer, path in MODULES.items():
         if path.stem != "__init__":
             for module in {defining_module(*pair) for pair in imports(parsed(path))} - {None, importer}:
-                found.setdefault(str(module), set()).add(importer)
-    return found
+                result.setdefault(str(module), set()).add(importer)
+    return result
 
 
 def test_few_modules_have_one_importer() -> None:

@@ -34,8 +34,8 @@ def test_numbers_on_pages_are_in_result_files() -> None:
     count = 0
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
-        for found in ROLE.finditer(text):
-            assert find_cell(*(part.strip() for part in found.groups()))
+        for result in ROLE.finditer(text):
+            assert find_cell(*(part.strip() for part in result.groups()))
             count += 1
         for kind, name, options in DIRECTIVE.findall(text):
             assert table_of(kind, name, dict(re.findall(r":(\w+): (.*)", options))).rows

@@ -70,16 +70,16 @@ def returns_something(value: Any) -> bool:
 def gaps(value: Any) -> list[str]:
     """What the docstring of a class or a function lacks."""
     text = text_of(value)
-    found = [f"the argument {name}" for name in sorted(parameters(value) - described(text))]
-    found += [] if re.match(r"\S.+", text) else ["what it means"]
-    found += ["Returns"] if returns_something(value) and "\nReturns:\n" not in text else []
-    return found + ([] if ">>> " in text else ["an example"])
+    result = [f"the argument {name}" for name in sorted(parameters(value) - described(text))]
+    result += [] if re.match(r"\S.+", text) else ["what it means"]
+    result += ["Returns"] if returns_something(value) and "\nReturns:\n" not in text else []
+    return result + ([] if ">>> " in text else ["an example"])
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_names_are_described(package: str) -> None:
-    found = {name: gaps(value) for name, value in documented(package).items()}
-    assert not {name: lacking for name, lacking in found.items() if lacking}
+    result = {name: gaps(value) for name, value in documented(package).items()}
+    assert not {name: lacking for name, lacking in result.items() if lacking}
 
 
 def test_a_gap_is_seen() -> None:
@@ -122,14 +122,14 @@ def test_methods_and_properties_are_described(package: str) -> None:
 
 def listed() -> set[str]:
     """The names on the pages of the reference, with their packages."""
-    found, package = set(), ""
+    result, package = set(), ""
     for page in PAGES.glob("*.rst"):
         for line in page.read_text(encoding="utf-8").splitlines():
             if line.startswith(".. currentmodule:: "):
                 package = line.split()[-1]
             elif match := re.fullmatch(r"(?:   |\.\. data:: |\.\. autoclass:: )(\w+)(?:\(\))?", line):
-                found.add(f"{package}.{match[1]}")
-    return found
+                result.add(f"{package}.{match[1]}")
+    return result
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -158,9 +158,9 @@ def returned_classes(function: Any) -> Iterator[type]:
     """Classes of kdmkit that the annotation of the return value names."""
     annotation = getattr(function, "__annotations__", {}).get("return")
     for word in re.findall(r"\w+", annotation if isinstance(annotation, str) else ""):
-        found = inspect.unwrap(function).__globals__.get(word)
-        if inspect.isclass(found) and found.__module__.startswith("kdmkit."):
-            yield found
+        result = inspect.unwrap(function).__globals__.get(word)
+        if inspect.isclass(result) and result.__module__.startswith("kdmkit."):
+            yield result
 
 
 @pytest.mark.parametrize("package", PACKAGES)

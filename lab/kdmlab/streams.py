@@ -212,7 +212,7 @@ def report(rows: Sequence[Row], part: Part) -> Report:
             table += [[model, "mean", *(_cell(float(np.mean(column))) for column in shares_by_way.values())]]
         for budget in BUDGETS:
             what = f"{model}, budget of {budget:g} of the rows"
-            claims.append(Claim(what, _known(shares_by_way["chunks", budget]), least=_TARGET))
+            claims.append(Claim(what, _not_missing(shares_by_way["chunks", budget]), least=_TARGET))
     notes = (
         claims_table(claims, ".2f"),
         "The share of a gain in held-out score: (score − first)/(whole − first), where “first” is a fit to "
@@ -241,5 +241,5 @@ def _cell(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.2f}"
 
 
-def _known(values: Sequence[float]) -> list[float]:
+def _not_missing(values: Sequence[float]) -> list[float]:
     return [value for value in values if not np.isnan(value)]

@@ -34,7 +34,7 @@ def run(*, seed: int = 0, say: Callable[[str], None] = print) -> Report:
     frame["cultivar"] = np.asarray(wines.target_names)[wines.target]
     say(f"Fitting one model to a table of {len(wines.data)} wines, a tenth of whose numbers are missing …")
     table = KDMTable(n_components=12, max_epochs=60, random_state=seed).fit(frame)
-    rows = [[question, _told(table, question)] for question in _QUESTIONS]
+    rows = [[question, _answer(table, question)] for question in _QUESTIONS]
     row = {"alcohol": np.array([13.5]), "proline": np.array([np.nan]), "cultivar": np.array(["class_0"])}
     rows.append(["a missing proline, at alcohol 13.5 in class_0", f"{table.impute(row)['proline'][0]:.0f}"])
     odd = table.explain({"alcohol": 12.0, "flavanoids": 3.0, "proline": 1300.0, "cultivar": "class_2"})[0]
@@ -42,6 +42,6 @@ def run(*, seed: int = 0, say: Callable[[str], None] = print) -> Report:
     return Report("One model of a table", ["question", "answer"], rows)
 
 
-def _told(table: KDMTable, question: str) -> str:
+def _answer(table: KDMTable, question: str) -> str:
     """The answer in one line."""
     return "; ".join(line.strip() for line in repr(table.query(question)).splitlines()[1:])

@@ -32,13 +32,13 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 def test_losses_are_paired_by_split_and_turned_around() -> None:
     ours = [split("kdm-without-memory", n, 2.0 + n) for n in range(3)]
     theirs = [split("committee-dense", n, 2.5 + n) for n in (0, 2, 3)]
-    found = gains(comparisons.REGRESSION, [*ours, *theirs])
-    assert [(gain.heads, gain.measure) for gain in found] == [
+    measured = gains(comparisons.REGRESSION, [*ours, *theirs])
+    assert [(gain.heads, gain.measure) for gain in measured] == [
         ("against a dense head", "NLL"),
         ("against a dense head", "CRPS"),
     ]
     # Split 1 has no partner and split 3 no KDM; a lower NLL is a gain.
-    assert found[0].values == [0.5, 0.5]
+    assert measured[0].values == [0.5, 0.5]
 
 
 def test_shares_keep_their_sign_and_bags_their_cell() -> None:
@@ -48,9 +48,9 @@ def test_shares_keep_their_sign_and_bags_their_cell() -> None:
 
     rows = [trial("kdm-encoder", size, 0.9) for size in (8, 32)]
     rows += [trial("network-likelihood", 8, 0.8), trial("network-likelihood", 32, 0.95)]
-    found = gains(comparisons.PROPORTIONS, rows)
-    assert len(found[-1].values) == 2
-    assert {gain.subject: gain.values[0] for gain in found} == {
+    measured = gains(comparisons.PROPORTIONS, rows)
+    assert len(measured[-1].values) == 2
+    assert {gain.subject: gain.values[0] for gain in measured} == {
         "MAGIC, bags of 8": pytest.approx(0.1),
         "MAGIC, bags of 32": pytest.approx(-0.05),
         "all cells": pytest.approx(0.1),
@@ -64,8 +64,8 @@ def test_novelty_is_compared_with_the_best_rival_of_either_model() -> None:
 
     kdm = line("kdm-alone", KDM=0.9, Mahalanobis=0.95, nearest_neighbour=0.7)
     dense = line("dense-alone", energy=0.6, KDM=0.99)
-    found = {gain.heads: gain.values[0] for gain in gains(comparisons.HEADS, [kdm, dense])}
-    assert found == {
+    measured = {gain.heads: gain.values[0] for gain in gains(comparisons.HEADS, [kdm, dense])}
+    assert measured == {
         "against the dense head's scores": pytest.approx(0.3),
         "against distances": pytest.approx(-0.05),
     }

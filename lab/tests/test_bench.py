@@ -34,9 +34,9 @@ def test_ways_to_attend_agree() -> None:
 
 def test_ways_to_class_probabilities_agree() -> None:
     case = Case("class probabilities", 20, 30, 5, 4, CPU)
-    found = {name: case.measure(name, 0.0) for name in case.peers()}
-    assert list(found) == ["kdmkit", "kdmkit, not prepared", "kdmkit, the reduction alone"]
-    assert all(result["error"] < 1e-5 for result in found.values())
+    results = {name: case.measure(name, 0.0) for name in case.peers()}
+    assert list(results) == ["kdmkit", "kdmkit, not prepared", "kdmkit, the reduction alone"]
+    assert all(result["error"] < 1e-5 for result in results.values())
 
 
 def test_heads_have_the_same_loss_and_gradient() -> None:
@@ -127,9 +127,9 @@ def test_a_result_that_is_not_a_number_has_infinite_error() -> None:
 @pytest.mark.parametrize("kind", ["training step", "attend, forward and backward"])
 def test_every_kind_runs(kind: str) -> None:
     case = Case(kind, 4, 6, 3, 2, CPU)
-    found = {name: peer for name, peer in case.peers().items() if "compile" not in name}
-    assert len(found) >= 2
-    assert all(bool(torch.isfinite(peer(case.inputs())()).all()) for peer in found.values())
+    results = {name: peer for name, peer in case.peers().items() if "compile" not in name}
+    assert len(results) >= 2
+    assert all(bool(torch.isfinite(peer(case.inputs())()).all()) for peer in results.values())
 
 
 def _line(case: str, median: float, *, threads: int = 2) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def test_masses_of_cells_are_integrals() -> None:
 
     for x in (np.array([0.5, 0.5]), np.array([3.0, -1.0])):
         mass, _ = integrate.dblquad(density, x[0] - 0.5, x[0] + 0.5, x[1] - 0.25, x[1] + 0.25)
-        found = log_mass(mixture, x[None], np.array([1.0, 0.5]))[0]
-        assert found == pytest.approx(np.log(mass / 0.5), abs=1e-5)
+        computed = log_mass(mixture, x[None], np.array([1.0, 0.5]))[0]
+        assert computed == pytest.approx(np.log(mass / 0.5), abs=1e-5)
     narrow = Mixture(np.zeros((1, 1)), np.full((1, 1), 1e-12), np.ones(1))
     assert log_mass(narrow, np.zeros((1, 1)), np.ones(1))[0] == pytest.approx(0)
 

@@ -36,18 +36,18 @@ def test_one_command_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         "PROGRAM",
         (sys.executable, "-c", "import time; a = bytearray(b'1') * int(6e7); time.sleep(.2)"),
     )
-    found = large_table.measure(["fit"])
-    assert 6e7 < found["peak_bytes"] < 1.5e8
+    results = large_table.measure(["fit"])
+    assert 6e7 < results["peak_bytes"] < 1.5e8
 
 
 def test_every_fourth_cell_is_removed(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": range(9), "b": list("abcdefghi")})
     frame.to_parquet(tmp_path / "all.parquet")
     large_table.remove_cells(tmp_path / "all.parquet", tmp_path / "holes.parquet")
-    found = pd.read_parquet(tmp_path / "holes.parquet")
-    assert found["a"].isna().to_numpy().nonzero()[0].tolist() == [0, 4, 8]
-    assert found["b"].isna().to_numpy().nonzero()[0].tolist() == [3, 7]
-    assert found["a"].dropna().tolist() == [1, 2, 3, 5, 6, 7]
+    results = pd.read_parquet(tmp_path / "holes.parquet")
+    assert results["a"].isna().to_numpy().nonzero()[0].tolist() == [0, 4, 8]
+    assert results["b"].isna().to_numpy().nonzero()[0].tolist() == [3, 7]
+    assert results["a"].dropna().tolist() == [1, 2, 3, 5, 6, 7]
 
 
 def test_a_failing_command_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

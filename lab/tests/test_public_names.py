@@ -19,13 +19,13 @@ def documented() -> frozenset[str]:
     for page in (ROOT / "docs" / "api").glob("*.rst"):
         package = ""
         for line in page.read_text(encoding="utf-8").splitlines():
-            if found := re.fullmatch(r"\.\. currentmodule:: (\S+)", line):
-                package = found[1]
+            if match := re.fullmatch(r"\.\. currentmodule:: (\S+)", line):
+                package = match[1]
                 names.add(package)
-            elif found := re.fullmatch(
+            elif match := re.fullmatch(
                 r"(?:   |\.\. (?:data|class|function):: )([A-Za-z]\w*)(?:\(.*)?", line
             ):
-                names.add(f"{package}.{found[1]}")
+                names.add(f"{package}.{match[1]}")
     return frozenset(names)
 
 

@@ -148,9 +148,9 @@ def test_every_method_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("quick")
 def test_the_committee_alone_answers_with_one_gaussian() -> None:
-    found = methods.METHODS["committee-gaussian"].predict(split(), 0)
-    assert isinstance(found, Mixtures)
-    assert found.rho.n_components == 1
+    results = methods.METHODS["committee-gaussian"].predict(split(), 0)
+    assert isinstance(results, Mixtures)
+    assert results.rho.n_components == 1
     assert methods.METHODS["kdm-without-memory"].settings == {"estimator": "KDMRegressor(memory=False)"}
 
 
@@ -161,8 +161,8 @@ def test_the_dense_head_finds_where_noise_is_large() -> None:
     X = rng.uniform(0, 1, (250, 1))
     std = 0.1 + X[:, 0]
     y = 3 * X[:, 0] + std * rng.normal(size=250)
-    found = dense.committee_dense(Split(X[:200], y[:200], X[200:], y[200:]), 0)
-    spread = found.rho.stddev.squeeze(-1).numpy()
+    results = dense.committee_dense(Split(X[:200], y[:200], X[200:], y[200:]), 0)
+    spread = results.rho.stddev.squeeze(-1).numpy()
     assert np.corrcoef(spread, std[200:])[0, 1] > 0.7
     assert spread.max() > 2 * spread.min()
 
@@ -328,10 +328,10 @@ def test_problems_are_drawn_by_seed(name: str) -> None:
 @pytest.mark.usefixtures("quick")
 def test_other_problems_are_compared(tmp_path: Path) -> None:
     some = ["wave, 20 rows", "linear, 20 rows"]
-    found = others.run(tmp_path, problems=some, seeds=1, verbose=False)
-    assert [row[0] for row in found.rows] == some
-    cells = dict(zip(found.header, found.rows[0], strict=True))
+    results = others.run(tmp_path, problems=some, seeds=1, verbose=False)
+    assert [row[0] for row in results.rows] == some
+    cells = dict(zip(results.header, results.rows[0], strict=True))
     assert float(cells["NLL, kdm"]) < float(cells["NLL, constant"])
     again = others.run(tmp_path, problems=some, seeds=1, verbose=False)
-    assert again.rows == found.rows
+    assert again.rows == results.rows
     assert len((tmp_path / "regression-others.jsonl").read_text().splitlines()) == 6

@@ -51,5 +51,5 @@ def test_halves_of_the_tables() -> None:
 def test_chunks_reach_the_fit(name: str) -> None:
     first, whole = (streams.measure(name, "KDMDensity", way, 1.0, 0)["score"] for way in ("first", "whole"))
     for budget in streams.BUDGETS:
-        found = streams.measure(name, "KDMDensity", "chunks", budget, 0)["score"]
-        assert found > first + 0.95 * (whole - first)
+        score = streams.measure(name, "KDMDensity", "chunks", budget, 0)["score"]
+        assert score > first + 0.95 * (whole - first)

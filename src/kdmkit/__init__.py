@@ -14,6 +14,7 @@ from kdmkit.kernels import (
     Interval,
     Kernel,
     Levels,
+    LowRank,
     Missing,
     OneOf,
     Periodic,
@@ -27,7 +28,7 @@ from kdmkit.kernels import (
 )
 
 if TYPE_CHECKING:
-    from kdmkit import answers, metrics, nn, plotting, training
+    from kdmkit import answers, metrics, nn, plotting, sql, training
     from kdmkit.distributions.operator import DensityOperator
     from kdmkit.distributions.tree import TreeKDM
     from kdmkit.engines import BatchFunction
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         KDMDensity,
         KDMProportionClassifier,
         KDMRegressor,
+        KDMSequence,
         KDMTable,
         merge,
     )
@@ -60,9 +62,11 @@ __all__ = [
     "KDMDensity",
     "KDMProportionClassifier",
     "KDMRegressor",
+    "KDMSequence",
     "KDMTable",
     "Kernel",
     "Levels",
+    "LowRank",
     "Missing",
     "OneOf",
     "Periodic",
@@ -86,19 +90,26 @@ __all__ = [
     "plotting",
     "product",
     "save",
+    "sql",
     "training",
 ]
 
 #: Names that are imported when they are first used, with their modules. scikit-learn, Accelerate and
 #: safetensors take seconds to import; layers and metrics a third of what is left.
 _LAZY = {
-    **{package: f"kdmkit.{package}" for package in ("answers", "metrics", "nn", "plotting", "training")},
+    **{
+        package: f"kdmkit.{package}"
+        for package in ("answers", "metrics", "nn", "plotting", "sql", "training")
+    },
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     "DensityOperator": "kdmkit.distributions.operator",
     "TreeKDM": "kdmkit.distributions.tree",
     **dict.fromkeys(
-        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
+        (
+            *("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMSequence"),
+            *("KDMTable", "merge"),
+        ),
         "kdmkit.estimators",
     ),
 }

@@ -1,9 +1,10 @@
-"""Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
+"""Types of answers of `KDMTable`, `KDMSequence` and distributions, and of errors, for type hints."""
 
 from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.tree import Completion, MutualInformation
+from kdmkit.estimators.sequence import Forecast
 from kdmkit.estimators.table import (
     Answer,
     Cell,
@@ -12,8 +13,11 @@ from kdmkit.estimators.table import (
     Dependence,
     EventAnswer,
     Explanation,
+    FormulaRule,
     FunctionRule,
     Information,
+    OrderRule,
+    QueryError,
     Rule,
     Rules,
 )
@@ -29,11 +33,15 @@ __all__ = [
     "Estimate",
     "EventAnswer",
     "Explanation",
+    "Forecast",
+    "FormulaRule",
     "FunctionRule",
     "Information",
     "MutualInformation",
     "Operand",
     "Operands",
+    "OrderRule",
+    "QueryError",
     "Rule",
     "Rules",
 ]

@@ -22,10 +22,10 @@ _HINT = "no Chromium found: `apt-get install chromium` gets one, or set KDMKIT_B
 def chromium() -> str:
     """The path of a Chromium."""
     wanted = os.environ.get("KDMKIT_BROWSER")
-    found = shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    result = shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, _NAMES)), None)
+    if result is None:
         pytest.exit(_HINT, returncode=2)
-    return str(found)
+    return str(result)
 
 
 @pytest.fixture(scope="session")

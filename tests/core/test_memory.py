@@ -26,5 +26,5 @@ print(faults())
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc returns memory like that")
 def test_steps_do_not_ask_for_the_same_memory_again() -> None:
     """Five steps that free 48 MiB each; pages have 4 KiB."""
-    found = subprocess.run([sys.executable, "-c", _STEPS], capture_output=True, text=True, check=True)
-    assert int(found.stdout) < 4096
+    result = subprocess.run([sys.executable, "-c", _STEPS], capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 4096

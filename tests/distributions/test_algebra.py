@@ -134,8 +134,22 @@ def test_scaled_and_shifted_variables(kernel: kdm.Kernel, factor: object) -> Non
     close(moved.mean, f * rho.mean + real([1.0, -2.0]))
     with pytest.raises(ValueError, match="factor"):
         rho.scaled(-1.0)
-    with pytest.raises(ValueError, match="factor: expected a number or shape"):
+    with pytest.raises(ValueError, match=r"factor: expected shape \(..., 2\)"):
         rho.scaled([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "sigma", [0.7, [0.5, 1.0], normal(4, 2, seed=5).exp()], ids=["one", "each", "components"]
+)
+def test_a_scale_for_every_element_of_a_batch(sigma: object) -> None:
+    rho, f = kdm.KDM(normal(4, 2, seed=0), simplex(3, 4, seed=1), kdm.RBF(sigma)), normal(3, 2, seed=3).exp()
+    moved, x = rho.scaled(f), normal(3, 2, seed=2)
+    close(moved.log_prob(f * x), rho.log_prob(x) - f.log().sum(-1))
+    close(moved.mean, f * rho.mean)
+    close(moved.stddev, f * rho.stddev)
+    assert moved.sample((5,)).shape == (5, 3, 2)
+    with pytest.raises(ValueError, match="factor: expected numbers > 0"):
+        rho.scaled(-f)
 
 
 def test_gradients_flow_through_scales() -> None:

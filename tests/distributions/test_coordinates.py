@@ -17,6 +17,7 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
     "ard": lambda: kdm.RBF([0.3, 0.6, 0.9]),
     "per component": lambda: kdm.RBF(0.3 + simplex(M, 3, seed=2)),
     "metric": lambda: kdm.RBF.from_metric(real([[2.0, 0, 0], [-1.0, 1.2, 0], [0.5, 0.3, 1.5]])),
+    "low rank": lambda: kdm.LowRank([0.3, 0.6, 0.9], 0.4 * normal(M, 3, 2, seed=8)),
     "tricube": lambda: kdm.Tricube([1.5, 2.0, 2.5]),
 }
 
@@ -38,7 +39,7 @@ FORMS = [
     (name, form)
     for name in KERNELS
     for form in ("given", "inferred", "shifted", "convolved", "shifted and convolved")
-    if not ("convolved" in form and name in ("metric", "tricube"))
+    if not ("convolved" in form and name in ("metric", "low rank", "tricube"))
 ]
 every_form = pytest.mark.parametrize(("name", "form"), FORMS)
 
@@ -81,7 +82,7 @@ def test_quantiles_of_one_coordinate(name: str, form: str, index: Any) -> None:
 @every_form
 def test_against_a_kdm_made_of_the_coordinates(name: str, form: str) -> None:
     rho = made(name, form)
-    if name == "metric":
+    if name in ("metric", "low rank"):
         pytest.skip("its marginal has another metric")
     part = rho.coordinates(slice(0, 2))
     width = rho.kernel.bandwidth.value  # type: ignore[union-attr, operator]

@@ -134,8 +134,8 @@ def test_kdms_against_a_batch_of_joints(shape, prior):
     labels = torch.arange(CLASSES).reshape(-1, *[1] * len(full))
     assert inferred.batch_shape == full
     for i in _each(full):
-        own = {n: c.expand(*full, *c.shape[-2:])[i] for n, c in components.items()}
-        one = kdm.JointKDM(own, weights.expand(*full, M)[i], base.kernels)
+        element = {n: c.expand(*full, *c.shape[-2:])[i] for n, c in components.items()}
+        one = kdm.JointKDM(element, weights.expand(*full, M)[i], base.kernels)
         wanted = one.infer(x=_row(rho.expand(full), i), target="z")
         close(inferred.probs[i], wanted.probs)
         close(inferred.weights[i], wanted.weights)

@@ -35,8 +35,8 @@ def _densities(points, components, sigma):
 def _by_quadrature(joint, sigma, x, sigma_in, weights):
     """w_lj ∝ p_j ∫ N(x; x_l, σ_in²/2) N(x; c_j, σ_j²/2) dx, and log Σ_l p_l ∫ N(x; x_l, σ_in²/2) f̂(x) dx."""
     points, volume = grid(-9, 9, 241 if x.shape[-1] == 2 else 4001, x.shape[-1])
-    measured, own = _densities(points, x, sigma_in), _densities(points, joint.components["x"], sigma)
-    overlap = joint.weights * (measured.T @ own) * volume
+    measured, densities = _densities(points, x, sigma_in), _densities(points, joint.components["x"], sigma)
+    overlap = joint.weights * (measured.T @ densities) * volume
     return weights @ (overlap / overlap.sum(-1, keepdim=True)), (weights @ overlap.sum(-1)).log()
 
 

@@ -112,9 +112,9 @@ def test_memory_is_that_of_the_components():
         boxes = prepared._sum.bounds.__self__
         tensors = [prepared.kdm.components, prepared.kdm.log_weights, prepared._sum.totals]
         bytes_ = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (*tensors, boxes.low)}
-        held = sum(bytes_.values()) + boxes.high.nbytes
-        own = c.nbytes if weights is None else c.nbytes + weights.nbytes
-        assert held <= 1.1 * own
+        total = sum(bytes_.values()) + boxes.high.nbytes
+        given = c.nbytes if weights is None else c.nbytes + weights.nbytes
+        assert total <= 1.1 * given
 
 
 def test_leading_dimensions_and_no_queries():

@@ -98,8 +98,8 @@ def test_nothing_outdated_is_used(reductions, part):
 def test_gradients_are_those_of_the_joint(reductions):
     rho, x = _joint()
     prepared, x = rho.prepared(), x.requires_grad_()
-    wanted, found = (torch.autograd.grad(j.infer(x=x).probs[:, 0].sum(), x)[0] for j in (rho, prepared))
-    assert torch.equal(found, wanted)
+    wanted, result = (torch.autograd.grad(j.infer(x=x).probs[:, 0].sum(), x)[0] for j in (rho, prepared))
+    assert torch.equal(result, wanted)
     assert not reductions
 
 

@@ -33,9 +33,9 @@ def test_every_row_of_a_batch_follows_its_own_cdf(batched):
     rho = kdm.KDM(components, weights, kdm.RBF(0.4))
     draws = rho.sample((N,), generator=seeded(2))
     for i in range(3):
-        own = components[i] if batched == "components" else components
-        one = kdm.KDM(own, weights[i] if batched == "weights" else weights, kdm.RBF(0.4))
-        other = kdm.KDM(own + 0.1, one.weights, kdm.RBF(0.4))
+        points = components[i] if batched == "components" else components
+        one = kdm.KDM(points, weights[i] if batched == "weights" else weights, kdm.RBF(0.4))
+        other = kdm.KDM(points + 0.1, one.weights, kdm.RBF(0.4))
         assert _ks(draws[:, i], one) > ALPHA
         assert _ks(draws[:, i], other) < ALPHA  # the test can tell
     correlation = torch.corrcoef(draws.squeeze(-1).T).fill_diagonal_(0)

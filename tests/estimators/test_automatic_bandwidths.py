@@ -58,10 +58,10 @@ def test_steps_of_columns() -> None:
 @pytest.mark.parametrize("left_out", [0, 1, 2])
 def test_a_class_that_was_left_out_is_novel(left_out: int) -> None:
     X, y = load_wine(return_X_y=True)
-    known, novel = X[y != left_out], X[y == left_out]
-    density = kdm.KDMDensity().fit(known[::2])
-    scores = np.r_[density.score_samples(known[1::2]), density.score_samples(novel)]
-    truth = np.r_[np.zeros(len(known[1::2])), np.ones(len(novel))]
+    familiar, novel = X[y != left_out], X[y == left_out]
+    density = kdm.KDMDensity().fit(familiar[::2])
+    scores = np.r_[density.score_samples(familiar[1::2]), density.score_samples(novel)]
+    truth = np.r_[np.zeros(len(familiar[1::2])), np.ones(len(novel))]
     assert roc_auc_score(truth, -scores) > 0.9
 
 

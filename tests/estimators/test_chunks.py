@@ -114,18 +114,18 @@ def test_classifiers_of_chunks_repeat_and_keep_one_row_of_every_class() -> None:
     X, y = load_iris(return_X_y=True)
     order = np.random.default_rng(0).permutation(150)
     X, y, weights = X[order], y[order], np.random.default_rng(1).uniform(0.5, 2, 150)
-    found = []
+    result = []
     for _ in range(2):
         model = kdm.KDMClassifier(method="nonparametric", max_rows=1, random_state=0)
         for start in (0, 50, 100):
             chunk = slice(start, start + 50)
             model.partial_fit(X[chunk], y[chunk], classes=[0, 1, 2], sample_weight=weights[chunk])
         assert model._kept is not None
-        found.append(model._kept)
-    assert len(found[0]) == 3
-    np.testing.assert_array_equal(found[0].X, found[1].X)
+        result.append(model._kept)
+    assert len(result[0]) == 3
+    np.testing.assert_array_equal(result[0].X, result[1].X)
     total = np.bincount(y, weights)
-    np.testing.assert_allclose(np.bincount(found[0].y, found[0].weights * found[0].factors), total)
+    np.testing.assert_allclose(np.bincount(result[0].y, result[0].weights * result[0].factors), total)
 
 
 def test_classifiers_behind_an_encoder_compare_latent_vectors() -> None:

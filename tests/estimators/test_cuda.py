@@ -34,10 +34,10 @@ def test_fits_are_those_of_a_cpu(case):
     settings = {"max_epochs": 6, "random_state": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        found = FITS[case](device="cuda", **settings)
+        result = FITS[case](device="cuda", **settings)
     wanted = FITS[case](device="cpu", **settings)
     noisy = "without" in case or case == "density"
-    np.testing.assert_allclose(found, wanted, atol=0.3 if noisy else 2e-3)
+    np.testing.assert_allclose(result, wanted, atol=0.3 if noisy else 2e-3)
 
 
 @pytest.mark.parametrize("case", ["regressor", "classifier", "density"])

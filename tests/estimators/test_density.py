@@ -41,12 +41,12 @@ def test_nonparametric_is_kernel_density(weighted: bool) -> None:
 def test_scores_with_a_stated_error(parameters: dict[str, Any]) -> None:
     X, _ = moons(600)
     model = kdm.KDMDensity(random_state=0, **parameters).fit(X)
-    exact, found = model.score_samples(X), model.score_samples(X, rtol=1e-3)
-    assert (exact - found).min() > -1e-9
-    assert 0 <= (exact - found).max() < 1e-3
+    exact, result = model.score_samples(X), model.score_samples(X, rtol=1e-3)
+    assert (exact - result).min() > -1e-9
+    assert 0 <= (exact - result).max() < 1e-3
     copied = pickle.loads(pickle.dumps(model))
     assert copied._prepared is None
-    np.testing.assert_array_equal(copied.score_samples(X, rtol=1e-3), found)
+    np.testing.assert_array_equal(copied.score_samples(X, rtol=1e-3), result)
     model.fit(X[:300])
     refitted = model.score_samples(X, rtol=1e-3)
     np.testing.assert_allclose(refitted, model.score_samples(X), atol=1e-3)
@@ -98,8 +98,8 @@ def test_the_loss_of_a_bandwidth_is_that_of_the_other_rows(weighted: bool, label
         if labelled:
             same = scores.masked_fill(labels[:, None] != labels, -torch.inf).logsumexp(1)
             log_p = torch.where(torch.isneginf(same), 0.0, same - scores.logsumexp(1))
-        found = held_out_loss(x, w, labels if labelled else None, rows, sigma)
-        assert found == pytest.approx(-float((w * log_p)[rows].sum()), rel=1e-4, abs=1e-4)
+        result = held_out_loss(x, w, labels if labelled else None, rows, sigma)
+        assert result == pytest.approx(-float((w * log_p)[rows].sum()), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.slow

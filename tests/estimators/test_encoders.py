@@ -44,8 +44,8 @@ def test_an_encoder_from_scratch_does_not_collapse(mlp: Any) -> None:
 def test_latent_vectors_tell_novel_rows() -> None:
     """Digits 6 and 7 are left out; labels alone would let their latent vectors fall among the others."""
     X, X_test, y, y_test = digits()
-    known, novel = ~np.isin(y, [6, 7]), np.isin(y_test, [6, 7])
-    model = kdm.KDMClassifier(encoder="mlp", max_epochs=40, random_state=0).fit(X[known], y[known])
+    familiar, novel = ~np.isin(y, [6, 7]), np.isin(y_test, [6, 7])
+    model = kdm.KDMClassifier(encoder="mlp", max_epochs=40, random_state=0).fit(X[familiar], y[familiar])
     assert roc_auc_score(novel, -model.score_samples(X_test)) > 0.97
     assert model.score(X_test[~novel], y_test[~novel]) > 0.96
 

@@ -37,11 +37,11 @@ def test_groups_have_the_moments_of_their_rows(n: int) -> None:
     assert len(groups) == n // 4
     assert (place.bincount(minlength=len(groups)) > 0).all()
     for j in range(len(groups)):
-        own = place == j
-        mean, variance = moments(x[own], w[own])
+        members = place == j
+        mean, variance = moments(x[members], w[members])
         torch.testing.assert_close(groups.mean[j], mean)
         torch.testing.assert_close(groups.std[j].square(), variance, atol=1e-9, rtol=1e-7)
-        assert float(groups.weight[j]) == pytest.approx(float(w[own].sum()))
+        assert float(groups.weight[j]) == pytest.approx(float(w[members].sum()))
 
 
 def test_near_rows_are_merged_first() -> None:
@@ -79,17 +79,17 @@ def test_left_out_likelihood_is_that_of_the_other_rows() -> None:
     X, weights = rows(40)
     x, w = torch.from_numpy(X), torch.from_numpy(weights / weights.sum())
     groups, place = Groups.of_rows(X, weights / weights.sum()).merged(12, UNIT)
-    found = LeftOut(groups, x[:6], w[:6], place[:6]).likelihood(torch.full((12, 2), 0.3).double())
+    result = LeftOut(groups, x[:6], w[:6], place[:6]).likelihood(torch.full((12, 2), 0.3).double())
     wanted = 0.0
     for i in range(6):
         others = torch.arange(40) != i
         parts = [others & (place == j) for j in range(12) if (others & (place == j)).any()]
-        means, variances = zip(*(moments(x[own], w[own]) for own in parts), strict=True)
-        shares = torch.stack([w[own].sum() for own in parts])
+        means, variances = zip(*(moments(x[members], w[members]) for members in parts), strict=True)
+        shares = torch.stack([w[members].sum() for members in parts])
         sigma = (2 * (torch.stack(variances) + 0.3**2)).sqrt()
         rho = kdm.KDM(torch.stack(means), shares / shares.sum(), kdm.kernels.RBF(sigma))
         wanted += float(w[i] / w[:6].sum() * rho.log_prob(x[i]))
-    assert found == pytest.approx(wanted)
+    assert result == pytest.approx(wanted)
 
 
 def test_samples_know_their_groups() -> None:
@@ -118,9 +118,9 @@ def test_a_budget_costs_little(sigma: float | str) -> None:
     for start in (0, 300, 600, 900):
         model.partial_fit(X[start : start + 300])
         assert model.kdm_.n_components <= 300
-    found = model.score(held_out)
-    assert found > first + 0.9 * (whole - first)
-    assert found > sample
+    result = model.score(held_out)
+    assert result > first + 0.9 * (whole - first)
+    assert result > sample
     assert model.n_samples_seen_ == 1200
 
 
@@ -139,12 +139,12 @@ def test_weights_of_groups_count() -> None:
 @pytest.mark.parametrize("factor", [1000, 1e-6, 1e-12])
 def test_only_ratios_of_weights_count(factor: float) -> None:
     X, weights = rows(400)
-    found = []
+    result = []
     for unit in (1, factor):
         model = kdm.KDMDensity(max_rows=100, random_state=0)
         model.partial_fit(X, sample_weight=unit * weights)
-        found.append(model.score_samples(X))
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+        result.append(model.score_samples(X))
+    np.testing.assert_allclose(result[1], result[0], rtol=1e-6)
 
 
 def test_small_weights_leave_pairs_near() -> None:
@@ -189,13 +189,13 @@ def test_equal_rows_become_one_group() -> None:
 def test_nearly_equal_groups_are_left_out() -> None:
     mean = torch.tensor([[0.0], [1e-8], [1.0], [1e-8]]).double()
     std = torch.tensor([[0.0], [0], [0], [0.5]]).double()
-    own, row = torch.zeros(1, dtype=torch.long), torch.zeros(1, 1).double()
+    members, row = torch.zeros(1, dtype=torch.long), torch.zeros(1, 1).double()
     weight = torch.tensor([0.3, 0.3, 0.2, 0.2]).double()
     width = torch.full((4, 1), 0.1).double()
-    found = LeftOut(Groups(mean, std, weight), row, weight[:1], own).likelihood(width)
+    result = LeftOut(Groups(mean, std, weight), row, weight[:1], members).likelihood(width)
     kernel = kdm.kernels.RBF((2 * (std[2:].square() + 0.01)).sqrt())
     rho = kdm.KDM(mean[2:], torch.full((2,), 0.5).double(), kernel)
-    assert found == pytest.approx(float(rho.log_prob(row[0])))
+    assert result == pytest.approx(float(rho.log_prob(row[0])))
 
 
 @pytest.mark.parametrize("most", [1000, 400])
@@ -206,10 +206,10 @@ def test_repeated_rows_leave_the_bandwidth(others: str, most: int) -> None:
     # Not the seed of the rows, whose random numbers would be those of the sample.
     model = kdm.KDMDensity(max_rows=most, random_state=1).partial_fit(X)
     whole = kdm.KDMDensity(random_state=0).fit(X)
-    found, wanted = (bandwidths(m.kdm_) for m in (model, whole))
-    assert 1 / 3 < float(found.median() / wanted.median()) < 3
+    result, wanted = (bandwidths(m.kdm_) for m in (model, whole))
+    assert 1 / 3 < float(result.median() / wanted.median()) < 3
     at_0 = [m.kdm_.components.abs().argmin() for m in (model, whole)]
-    assert 1 / 3 < float(found[at_0[0]] / wanted[at_0[1]]) < 3
+    assert 1 / 3 < float(result[at_0[0]] / wanted[at_0[1]]) < 3
 
 
 def test_the_sample_is_uniform_when_the_budget_is_raised() -> None:
@@ -217,9 +217,9 @@ def test_the_sample_is_uniform_when_the_budget_is_raised() -> None:
     kept = group_rows(KeptRows.of(np.zeros((1000, 1)) + rng.random((1000, 1)), None, None, rng), 100)
     new = KeptRows.of(np.full((1000, 1), 5.0), None, None, rng)
     for most in (5000, None):
-        found = group_rows(kept.join(new), most)
-        assert isinstance(found, GroupedRows)
-        assert len(found.sample) == len(found.group) <= 4096
-        assert 0.4 < (found.sample.X == 5).mean() < 0.6
-        assert float(found.groups.weight.sum()) == 2000
-        assert (np.abs(found.groups.mean[found.group].numpy() - found.sample.X) < 0.05).all()
+        result = group_rows(kept.join(new), most)
+        assert isinstance(result, GroupedRows)
+        assert len(result.sample) == len(result.group) <= 4096
+        assert 0.4 < (result.sample.X == 5).mean() < 0.6
+        assert float(result.groups.weight.sum()) == 2000
+        assert (np.abs(result.groups.mean[result.group].numpy() - result.sample.X) < 0.05).all()

@@ -198,16 +198,16 @@ def test_parameters_are_checked_before_anything_is_fitted(
 def test_tilted_probabilities_do_not_underflow() -> None:
     logits = torch.tensor([[0.0, -2000.0]], dtype=torch.float64)
     offsets = torch.tensor([[0.3, 0.0], [-1.0, 2.0]], dtype=torch.float64)
-    found = tilted_log_probs(torch.tensor([[0.25, 0.75]], dtype=torch.float64), logits, offsets)
+    result = tilted_log_probs(torch.tensor([[0.25, 0.75]], dtype=torch.float64), logits, offsets)
     wanted = np.logaddexp(np.log(0.25) - 2000.3, np.log(0.75) - 1997.0)
-    np.testing.assert_allclose(found[0], [0.0, wanted], atol=1e-9)
+    np.testing.assert_allclose(result[0], [0.0, wanted], atol=1e-9)
 
 
 def test_parts_have_the_same_label_proportions() -> None:
     labels = (torch.arange(400) % 10 == 0).long()
-    held = held_out(400, 5, torch.Generator().manual_seed(0), labels)
-    assert held.sum(1).tolist() == [2] * 400
-    assert held[labels == 1].sum(0).tolist() == [16] * 5
+    left_out = held_out(400, 5, torch.Generator().manual_seed(0), labels)
+    assert left_out.sum(1).tolist() == [2] * 400
+    assert left_out[labels == 1].sum(0).tolist() == [16] * 5
 
 
 def test_fits_that_have_no_trend() -> None:

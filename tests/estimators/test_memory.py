@@ -100,29 +100,29 @@ def test_rows_are_sorted_and_their_numbers_too(monkeypatch: pytest.MonkeyPatch) 
 
 def test_noise_is_not_remembered() -> None:
     x, r = some(300, 4)
-    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0))
+    memory, left, covered = fit_memory(x, r, None, torch.Generator().manual_seed(0))
     assert memory is None
     assert torch.equal(left, r)
-    assert not known.any()
+    assert not covered.any()
 
 
 def test_what_is_left_is_left_of_rows_left_out() -> None:
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
-    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0))
+    memory, left, covered = fit_memory(x, r, None, torch.Generator().manual_seed(0))
     assert memory is not None
     # Every row is remembered: at its own place more is remembered than when it is left out.
     assert (r - memory(x)[0]).std() < left.std() < 0.3 * r.std()
-    assert 0.5 < known.mean() < memory(x)[1].mean() < 1
+    assert 0.5 < covered.mean() < memory(x)[1].mean() < 1
 
 
 def test_few_of_many_rows_are_remembered() -> None:
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
-    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0), most_rows=150)
+    memory, left, covered = fit_memory(x, r, None, torch.Generator().manual_seed(0), most_rows=150)
     assert memory is not None
     assert len(memory.rows) == 150
-    assert known.shape == (400, 1)
+    assert covered.shape == (400, 1)
     assert left.std() < 0.7 * r.std()
 
 

@@ -15,9 +15,9 @@ from kdmkit.estimators.proportions.bag_likelihood import (
     BagLikelihood,
     LabelRatio,
     RowLikelihood,
-    log_count_likelihood,
 )
-from kdmkit.estimators.proportions.bags import Bags, fit_log_proportions, log_posterior_proportions
+from kdmkit.estimators.proportions.label_proportions import fit_log_proportions, log_posterior_proportions
+from kdmkit.training import Bags, log_count_likelihood
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -164,10 +164,10 @@ def test_counts_are_summed_over_all_labels_that_have_them(scale: float) -> None:
     # What stands in the padding does not matter.
     log_ratio[~present] = torch.nan
     k = torch.tensor(counts)
-    found, posterior = log_count_likelihood(log_ratio, present, k), posterior_labels(log_ratio, present, k)
+    result, posterior = log_count_likelihood(log_ratio, present, k), posterior_labels(log_ratio, present, k)
     for bag, (n, count) in enumerate(zip(sizes, counts, strict=True)):
         wanted, labels = enumerated(log_ratio[bag, :n].exp().numpy(), count)
-        assert found[bag].item() == pytest.approx(np.log(wanted), rel=1e-9, abs=1e-9)
+        assert result[bag].item() == pytest.approx(np.log(wanted), rel=1e-9, abs=1e-9)
         np.testing.assert_allclose(posterior[bag, :n], labels, atol=1e-9)
         assert posterior[bag, n:].abs().sum() == 0
 
@@ -242,9 +242,9 @@ def test_chosen_bags_validate() -> None:
 @pytest.mark.parametrize("chosen", [[], [-1], [10_000], [0.5], "all"])
 def test_validation_bags_are_some_of_them(chosen: Any) -> None:
     X, ids, proportions, _ = bags(100)
-    held = np.arange(len(proportions)) if chosen == "all" else chosen
+    validation = np.arange(len(proportions)) if chosen == "all" else chosen
     with pytest.raises(ValueError, match="validation_bags: expected some but not all ids"):
-        kdm.KDMProportionClassifier(max_epochs=1).fit(X, ids, proportions, validation_bags=held)
+        kdm.KDMProportionClassifier(max_epochs=1).fit(X, ids, proportions, validation_bags=validation)
 
 
 def test_features_as_they_are() -> None:

@@ -49,12 +49,12 @@ def together(tables: Any) -> Any:
 def test_scores_of_columns_found_by_name(
     models: Any, frame: Any, batches: Any, name: str, unchecked: None
 ) -> None:
-    found = list(models[name].stream("score", batches, keep=["id", "kind"]))
-    assert [table.num_rows for table in found] == [15, 15, 10]
-    assert together(found).columns.tolist() == ["id", "kind", "log_prob"]
-    assert together(found)["id"].tolist() == frame["id"].tolist()
+    result = list(models[name].stream("score", batches, keep=["id", "kind"]))
+    assert [table.num_rows for table in result] == [15, 15, 10]
+    assert together(result).columns.tolist() == ["id", "kind", "log_prob"]
+    assert together(result)["id"].tolist() == frame["id"].tolist()
     np.testing.assert_allclose(
-        together(found)["log_prob"], models[name].score_samples(frame[NAMES]), rtol=1e-6
+        together(result)["log_prob"], models[name].score_samples(frame[NAMES]), rtol=1e-6
     )
 
 
@@ -67,22 +67,22 @@ def test_bounded_scores(models: Any, batches: Any, unchecked: None) -> None:
 def test_classes(models: Any, frame: Any, batches: Any, unchecked: None) -> None:
     model = models["classifier"]
     assert together(model.stream("predict", batches)).columns.tolist() == ["y"]
-    found = together(model.stream("predict", batches, target="guess", proba=True))
-    assert found.columns.tolist() == ["guess", "P(narrow)", "P(wide)"]
-    assert found["guess"].tolist() == model.predict(frame[NAMES]).tolist()
-    np.testing.assert_allclose(found.iloc[:, 1:], model.predict_proba(frame[NAMES]), atol=1e-6)
+    result = together(model.stream("predict", batches, target="guess", proba=True))
+    assert result.columns.tolist() == ["guess", "P(narrow)", "P(wide)"]
+    assert result["guess"].tolist() == model.predict(frame[NAMES]).tolist()
+    np.testing.assert_allclose(result.iloc[:, 1:], model.predict_proba(frame[NAMES]), atol=1e-6)
 
 
 def test_regression(models: Any, frame: Any, batches: Any, unchecked: None) -> None:
     model, X = models["regressor"], frame[NAMES]
     asked = {"std": True, "interval": 0.8, "quantiles": [0.1, 0.5]}
-    found = together(model.stream("predict", batches, target="area", **asked))
+    result = together(model.stream("predict", batches, target="area", **asked))
     names = ["area", "area std", "area low", "area high", "area q0.1", "area q0.5"]
-    assert found.columns.tolist() == names
+    assert result.columns.tolist() == names
     mean, std = model.predict(X, return_std=True)
     wanted = [mean, std, *model.predict_interval(X, 0.8).T, *model.predict_quantiles(X, [0.1, 0.5]).T]
-    np.testing.assert_allclose(found, np.stack(wanted, 1), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found["area low"], found["area q0.1"], atol=1e-9)
+    np.testing.assert_allclose(result, np.stack(wanted, 1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result["area low"], result["area q0.1"], atol=1e-9)
 
 
 def test_several_outputs_and_columns_that_the_caller_names(
@@ -90,13 +90,13 @@ def test_several_outputs_and_columns_that_the_caller_names(
 ) -> None:
     """This one was fitted to an array."""
     model = models["outputs"]
-    found = together(model.stream("predict", batches, columns=NAMES, interval=0.5))
-    assert found.columns.tolist() == ["y 0", "y 0 low", "y 0 high", "y 1", "y 1 low", "y 1 high"]
+    result = together(model.stream("predict", batches, columns=NAMES, interval=0.5))
+    assert result.columns.tolist() == ["y 0", "y 0 low", "y 0 high", "y 1", "y 1 low", "y 1 high"]
     X = frame[NAMES].to_numpy()
-    np.testing.assert_allclose(found[["y 0", "y 1"]], model.predict(X), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found["y 1 high"], model.predict_interval(X, 0.5)[:, 1, 1], atol=1e-5)
+    np.testing.assert_allclose(result[["y 0", "y 1"]], model.predict(X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result["y 1 high"], model.predict_interval(X, 0.5)[:, 1, 1], atol=1e-5)
     (all_columns,) = model.stream("predict", [frame[NAMES]])
-    np.testing.assert_allclose(all_columns["y 1"], found["y 1"], rtol=1e-6)
+    np.testing.assert_allclose(all_columns["y 1"], result["y 1"], rtol=1e-6)
     with pytest.raises(ValueError, match=r"batch: expected 2 columns, .* got 4: \['kind'"):
         next(model.stream("predict", batches))
 
@@ -107,9 +107,9 @@ def test_several_outputs_and_columns_that_the_caller_names(
 def test_one_column_of_lists(models: Any, frame: Any, kind: Any, unchecked: None) -> None:
     rows = frame[NAMES].to_numpy().astype(np.float32)
     table = pa.table({"id": frame["id"], "embedding": pa.array(rows.tolist(), kind)}).slice(3)
-    (found,) = models["density"].stream("score", [table], columns=["embedding"])
+    (result,) = models["density"].stream("score", [table], columns=["embedding"])
     wanted = models["density"].score_samples(pd.DataFrame(rows[3:], columns=NAMES))
-    np.testing.assert_allclose(found["log_prob"], wanted, rtol=1e-5)
+    np.testing.assert_allclose(result["log_prob"], wanted, rtol=1e-5)
 
 
 def test_files(models: Any, frame: Any, tmp_path: Path, unchecked: None) -> None:
@@ -117,9 +117,9 @@ def test_files(models: Any, frame: Any, tmp_path: Path, unchecked: None) -> None
     frame.to_csv(tmp_path / "rows.csv", index=False)
     frame.to_parquet(tmp_path / "rows.parquet")
     for name in ("rows.csv", "rows.parquet"):
-        found = list(models["density"].stream("score", tmp_path / name, batch_size=25))
-        assert [table.num_rows for table in found] == [25, 15]
-        np.testing.assert_allclose(together(found)["log_prob"], wanted, rtol=1e-6)
+        result = list(models["density"].stream("score", tmp_path / name, batch_size=25))
+        assert [table.num_rows for table in result] == [25, 15]
+        np.testing.assert_allclose(together(result)["log_prob"], wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_errors_name_the_column(models: Any, changes: Any, message: str) -> None
 
 def test_numbers_of_all_types(models: Any, unchecked: None) -> None:
     table = pa.table({"width": [True, False], "height": pa.array([1, 2]).cast(pa.decimal128(21, 2))})
-    (found,) = models["density"].stream("score", [table])
+    (result,) = models["density"].stream("score", [table])
     wanted = models["density"].score_samples(pd.DataFrame({"width": [1.0, 0.0], "height": [1.0, 2.0]}))
-    np.testing.assert_allclose(found["log_prob"], wanted)
+    np.testing.assert_allclose(result["log_prob"], wanted)
 
 
 def test_bad_arguments(models: Any, batches: Any) -> None:

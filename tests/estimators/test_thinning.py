@@ -42,14 +42,14 @@ def test_weighted_sums_keep_their_expected_value() -> None:
     X, y = rng.normal(size=(40, 1)), np.arange(40) % 2
     weights = rng.uniform(0.5, 3, 40)
     wanted = (weights * X[:, 0] ** 3).sum()
-    found = []
+    result = []
     for seed in range(150):
         kept = thin(rows_of(X, y, weights), 15, seed=seed)
         assert len(kept) == 15
         total = kept.weights * kept.factors
         np.testing.assert_allclose(np.bincount(kept.y, total), np.bincount(y, weights))
-        found.append((total * kept.X[:, 0] ** 3).sum())
-    assert abs(np.mean(found) - wanted) < 4 * np.std(found) / np.sqrt(150)
+        result.append((total * kept.X[:, 0] ** 3).sum())
+    assert abs(np.mean(result) - wanted) < 4 * np.std(result) / np.sqrt(150)
 
 
 @pytest.mark.parametrize("n_classes", [1, 3, 50])
@@ -69,10 +69,10 @@ def test_units_of_columns_and_extreme_values_do_not_matter() -> None:
     # Far rows of one class, among near ones: pairs 0–1, 2–3, … are each other's neighbours.
     pairs = np.repeat(np.linspace(-1, 1, 50), 2) + np.tile([0, 1e-3], 50)
     far = np.append(pairs, 1e20)[:, None]
-    found = thin(rows_of(far, np.zeros(101, dtype=int)), 51)
-    assert found.X.max() == 1e20
-    np.testing.assert_array_equal(np.sort(found.factors), [1, *[2] * 50])
-    near = np.sort(found.X[:-1, 0])
+    result = thin(rows_of(far, np.zeros(101, dtype=int)), 51)
+    assert result.X.max() == 1e20
+    np.testing.assert_array_equal(np.sort(result.factors), [1, *[2] * 50])
+    near = np.sort(result.X[:-1, 0])
     np.testing.assert_allclose(near, np.linspace(-1, 1, 50), atol=2e-3)
 
 

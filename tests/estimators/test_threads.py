@@ -72,8 +72,8 @@ def test_fits_at_once_equal_fits_one_after_the_other(fit: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(run, (0, 1)))
     assert _states() == before
-    for found, wanted in zip(together, alone, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
+    for result, wanted in zip(together, alone, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=1e-7)
     assert not np.allclose(alone[0], alone[1])
 
 
@@ -98,8 +98,8 @@ class _Seen(nn.Linear):
 def test_many_rows_are_predicted_in_threads() -> None:
     """With the same numbers, however many threads there are; users' encoders stay in the caller's thread."""
     rows = np.tile(X, (70, 1)) + np.linspace(0, 1, 70 * len(X))[:, None]
-    own = kdm.KDMRegressor(max_epochs=1, encoder=_Seen(X.shape[1], 2), random_state=0)
-    models = [kdm.KDMRegressor(max_epochs=1, trend=None, random_state=0), own]
+    custom = kdm.KDMRegressor(max_epochs=1, encoder=_Seen(X.shape[1], 2), random_state=0)
+    models = [kdm.KDMRegressor(max_epochs=1, trend=None, random_state=0), custom]
     for model in models:
         model.fit(X, TARGETS)
         alone = model.predict(rows)

@@ -60,58 +60,58 @@ def test_a_member_is_a_network() -> None:
 
 @pytest.mark.parametrize(("n", "members"), [(20, 5), (101, 16), (7, 16)])
 def test_every_row_is_held_out_by_two_members(n: int, members: int) -> None:
-    held = held_out(n, members, torch.Generator().manual_seed(0))
-    assert held.shape == (n, members)
-    assert (held.sum(1) == 2).all()
+    left_out = held_out(n, members, torch.Generator().manual_seed(0))
+    assert left_out.shape == (n, members)
+    assert (left_out.sum(1) == 2).all()
     # Members hold out equally many, up to the parts' sizes.
-    assert held.sum(0).max() - held.sum(0).min() <= 2
+    assert left_out.sum(0).max() - left_out.sum(0).min() <= 2
 
 
 @pytest.mark.parametrize("n", [1, 7, 40])
 def test_held_out_means_are_those_of_all_answers(n: int) -> None:
     generator = torch.Generator().manual_seed(0)
     ensemble = MLPEnsemble([3, 8, 2], n_members=5, generator=generator)
-    x, held = torch.randn(n, 3, generator=generator), held_out(n, 5, generator)
+    x, left_out = torch.randn(n, 3, generator=generator), held_out(n, 5, generator)
     with torch.no_grad():
         ensemble.linear.normal_(generator=generator)
-        torch.testing.assert_close(held_out_mean(ensemble, x, held), mean_over(ensemble(x), held))
+        torch.testing.assert_close(held_out_mean(ensemble, x, left_out), mean_over(ensemble(x), left_out))
 
 
 def test_held_out_targets_move_nothing() -> None:
     """A member's gradient does not know the targets it holds out."""
     torch.manual_seed(0)
     x, y = torch.randn(30, 2), torch.randn(30, 1)
-    held = held_out(30, 5, torch.Generator().manual_seed(0))
+    left_out = held_out(30, 5, torch.Generator().manual_seed(0))
     objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=5), target_errors).train()
     with torch.no_grad():
         objective.ensemble.weights[1].normal_()
 
     def gradient(targets: torch.Tensor) -> torch.Tensor:
         objective.zero_grad()
-        objective(x, targets, held).sum().backward()
+        objective(x, targets, left_out).sum().backward()
         return objective.ensemble.weights[0].grad[3].clone()
 
-    changed = torch.where(held[:, 3:4], y + 5, y)
+    changed = torch.where(left_out[:, 3:4], y + 5, y)
     assert torch.equal(gradient(y), gradient(changed))
-    assert not torch.equal(gradient(y), gradient(torch.where(held[:, 3:4], y, y + 5)))
+    assert not torch.equal(gradient(y), gradient(torch.where(left_out[:, 3:4], y, y + 5)))
 
 
 def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
     x, y = torch.randn(12, 2), torch.randn(12, 1)
-    held = held_out(12, 4, torch.Generator().manual_seed(0))
+    left_out = held_out(12, 4, torch.Generator().manual_seed(0))
     objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=4), target_errors)
     with torch.no_grad():
         objective.ensemble.linear.normal_()
-    objective.train()(x, y, held)
+    objective.train()(x, y, left_out)
     answers = objective.averaged(x)
     assert answers.std() > 0.1
-    wanted = [(answers[i][held[i]].mean() - y[i]).square().item() for i in range(12)]
-    np.testing.assert_allclose(objective.eval()(x, y, held).detach(), wanted, rtol=1e-5)
+    wanted = [(answers[i][left_out[i]].mean() - y[i]).square().item() for i in range(12)]
+    np.testing.assert_allclose(objective.eval()(x, y, left_out).detach(), wanted, rtol=1e-5)
 
 
 def test_validation_asks_no_member_about_rows_that_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two answers for every row, however many members there are."""
-    held = held_out(64, 8, torch.Generator().manual_seed(0))
+    left_out = held_out(64, 8, torch.Generator().manual_seed(0))
     objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=8), target_errors).eval()
     asked: list[int] = []
     of_members = MLPEnsemble.of_members
@@ -121,7 +121,7 @@ def test_validation_asks_no_member_about_rows_that_it_has_seen(monkeypatch: pyte
         return of_members(ensemble, x)
 
     monkeypatch.setattr(MLPEnsemble, "of_members", counted)
-    objective(torch.randn(64, 2), torch.randn(64, 1), held)
+    objective(torch.randn(64, 2), torch.randn(64, 1), left_out)
     assert sum(asked) == 2 * 64
 
 
@@ -131,9 +131,9 @@ def test_residuals_are_scaled_to_those_of_the_whole_ensemble() -> None:
     n, members, noise = 20_000, 10, 0.8
     y = torch.randn(n, 1, generator=generator)
     answers = noise * torch.randn(n, members, 1, generator=generator)
-    held = held_out(n, members, generator)
+    left_out = held_out(n, members, generator)
     share = torch.full((n,), 1 / n, dtype=torch.float64)
-    raw, variance = y - mean_over(answers, held), _held_out_variance(answers, held, share)
+    raw, variance = y - mean_over(answers, left_out), _held_out_variance(answers, left_out, share)
     assert variance.item() == pytest.approx(noise**2, rel=0.03)
     scaled = _scaled_to_ensemble(raw, variance, members, share)
     assert raw.square().mean() == pytest.approx(1 + noise**2 / 2, rel=0.03)
@@ -206,8 +206,8 @@ def test_the_loss_of_a_row_is_that_of_a_model_without_it(alpha: float) -> None:
     contraction = objective.logit.detach().sigmoid()
     for row in range(0, 60, 7):
         cx, cr, logits = clusters.x.clone(), clusters.r.clone(), clusters.log_weight.clone()
-        own = clusters.member_of[row]
-        cx[own], cr[own], logits[own] = (part[row] for part in without)
+        cluster = clusters.member_of[row]
+        cx[cluster], cr[cluster], logits[cluster] = (part[row] for part in without)
         joint = kdm.JointKDM(
             {"x": cx, "y": contraction * cr},
             None,

@@ -7,9 +7,9 @@ from torch import nn
 from kdmkit.estimators.common.cross_fit import CrossFitting, target_errors
 from kdmkit.estimators.density.maximum_likelihood import Likelihood
 from kdmkit.estimators.proportions.bag_likelihood import BagLikelihood, BagLoss, LabelRatio, RowLikelihood
-from kdmkit.estimators.proportions.bags import Bags
 from kdmkit.kernels import RBF
 from kdmkit.nn import MLP, DensityLayer, JointLayer, MLPEnsemble
+from kdmkit.training import Bags
 from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective
 from kdmkit.training.steps import decayed_parameters
 

@@ -14,7 +14,7 @@ from kdmkit.explore import create_app
 from kdmkit.explore.app import _files
 from kdmkit.explore.endpoints import ENDPOINTS, openapi
 from kdmkit.explore.guard import may_be_host
-from kdmkit.explore.page_models import Models
+from kdmkit.explore.page_models import ThreadModels
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -224,9 +224,9 @@ def test_other_addresses() -> None:
 
 
 def test_failures_of_the_server_tell_no_details(table: kdm.KDMTable) -> None:
-    models = Models({"parcels": table})
+    models = ThreadModels({"parcels": table})
     models.prepare()
-    models.get("parcels").links = lambda: 1 / 0
+    models.check("parcels").model.links = lambda: 1 / 0
     with TestClient(
         create_app(models, token="t"),
         base_url="http://127.0.0.1",
@@ -242,7 +242,7 @@ def test_models_that_are_not_there_yet(table: kdm.KDMTable) -> None:
     def fail() -> Any:
         raise ValueError("no such file")
 
-    models = Models({"parcels": lambda: table, "broken": fail})
+    models = ThreadModels({"parcels": lambda: table, "broken": fail})
     app = create_app(models, token="t", start=False)
     with TestClient(app, base_url="http://127.0.0.1", headers={"x-kdmkit-token": "t"}) as client:
         assert client.get("/api/models/parcels").status_code == 503

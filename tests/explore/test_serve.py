@@ -5,15 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -93,48 +87,6 @@ def test_a_port_that_is_taken() -> None:
         taken.listen()
         with pytest.raises(ValueError, match="host, port: expected an address that is free"):
             Server({"table": object}, port=taken.getsockname()[1])
-
-
-_TWO_WORKERS = """
-import time
-from kdmkit.explore import Server
-server = Server({"table": lambda: time.sleep(60)}, workers=2)
-print(server.url, flush=True)
-server.run()
-"""
-
-
-def within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    end = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.05)
-    return is_so()
-
-
-def has_ended(process: str) -> bool:
-    """Whether a process is gone, or only waits for its parent to notice."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are listed in /proc")
-def test_workers_answer_and_end_with_the_first_process() -> None:
-    with subprocess.Popen([sys.executable, "-c", _TWO_WORKERS], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        page = process.stdout.readline().partition("#")[0]
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        assert within(20, lambda: bool(children.read_text()))
-        (child,) = children.read_text().split()
-        os.kill(process.pid, signal.SIGSTOP)  # now the other one has to answer
-        try:
-            with urllib.request.urlopen(page, timeout=20) as response:
-                assert response.status == 200
-        finally:
-            os.kill(process.pid, signal.SIGCONT)
-        process.terminate()
-    assert within(20, lambda: has_ended(child))
 
 
 def test_the_command_needs_a_model_that_is_there(tmp_path: Path) -> None:

@@ -11,16 +11,16 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import KERNELS, M, close, events, grid, normal, real, seeded
 from kdmkit.kernels import (
+    Continuous,
     FixedBandwidth,
     Kernel,
     LearnedBandwidth,
-    LocationScale,
     kernel_from_config,
     typical_distance,
 )
 from kdmkit.kernels.bandwidth import BOUND
 
-CONTINUOUS = [name for name, make in KERNELS.items() if isinstance(make(), LocationScale)]
+CONTINUOUS = [name for name, make in KERNELS.items() if isinstance(make(), Continuous)]
 OTHERS = [name for name in KERNELS if name not in CONTINUOUS]
 every_continuous = pytest.mark.parametrize("name", CONTINUOUS)
 

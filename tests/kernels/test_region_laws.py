@@ -198,7 +198,7 @@ def log_density(kernel: Kernel, c: Tensor, x: Tensor) -> Tensor:
 def some_regions(name: str) -> list[Region]:
     if name in CODES:
         return [kdm.Interval(1, 2), kdm.OneOf([0, 3]), ~kdm.OneOf([1])]
-    found = [
+    result = [
         kdm.Interval(0.5, 2.0),
         kdm.Interval(0.5, 2.0, "neither"),
         kdm.Interval(None, 1.0, "left"),
@@ -210,8 +210,8 @@ def some_regions(name: str) -> list[Region]:
         ),
     ]
     if name in DISCRETE or name in INFLATED:
-        found += [kdm.OneOf([1.0]) if name in ("inflated", "inflated missing") else kdm.OneOf([0.0])]
-    return found
+        result += [kdm.OneOf([1.0]) if name in ("inflated", "inflated missing") else kdm.OneOf([0.0])]
+    return result
 
 
 def in_region(name: str, kernel: Kernel, region: Region, x: Tensor) -> list[bool]:

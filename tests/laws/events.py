@@ -14,7 +14,7 @@ import pandas as pd
 
 import kdmkit as kdm
 from kdmkit.distributions.events import Event
-from laws.frames import LawFrame, Subject
+from laws.frames import LawFrame, Subject, numbers_of
 
 Mask = Callable[[Any], np.ndarray]
 _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
@@ -55,7 +55,7 @@ def outcome(subject: Subject, values: Any) -> np.ndarray:
         return pd.to_datetime(pd.Series(values)).to_numpy("datetime64[us]")
     if subject.kind == "duration":
         return pd.to_timedelta(pd.Series(values)).to_numpy("timedelta64[us]")
-    return np.asarray(values)
+    return np.asarray(numbers_of(pd.Series(values))) if subject.kind == "number" else np.asarray(values)
 
 
 def _seconds(value: Any) -> float:
@@ -108,7 +108,12 @@ def compare(subject: Subject, sign: str, value: Any) -> Meaning:
 
 def is_missing(subject: Subject) -> Meaning:
     """The cell is missing."""
-    return Meaning(kdm.col(subject.name).is_missing(), lambda frame: frame[subject.name].isna().to_numpy())
+
+    def holds(frame: Any) -> np.ndarray:
+        cells = frame[subject.name]
+        return np.asarray((numbers_of(cells) if subject.kind == "number" else cells).isna())
+
+    return Meaning(kdm.col(subject.name).is_missing(), holds)
 
 
 def can_compare(left: str, right: str) -> Event:
@@ -157,8 +162,9 @@ def pair(rng: random.Random, left: str, right: str) -> Meaning:
 def _numbers(series: Any) -> np.ndarray:
     if series.dtype.kind == "m":
         return series.dt.total_seconds().to_numpy()
-    if series.dtype == object:
+    if series.dtype == object and isinstance(series.dropna().iloc[0], dt.time):
         return np.array([np.nan if value is None else _seconds(value) for value in series])
+    series = numbers_of(series)
     is_nullable = pd.api.types.is_extension_array_dtype(series.dtype)
     return series.to_numpy(float, na_value=np.nan) if is_nullable else series.to_numpy()
 

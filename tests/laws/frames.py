@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -34,10 +35,15 @@ _DAY = pd.Timedelta(days=1)
 
 @dataclass(frozen=True)
 class Maker:
-    """How a column is made: its kind, and values from random numbers and a latent variable."""
+    """How a column is made: its kind, and values from random numbers and a latent variable.
+
+    Args:
+        source: the finer column whose values take the place of the latent variable.
+    """
 
     kind: Kind
     make: Callable[[np.random.Generator, np.ndarray], Any]
+    source: str = ""
 
 
 def _steps(decimals: int) -> Callable[[np.random.Generator, np.ndarray], Any]:
@@ -155,6 +161,90 @@ MISSING_MAKERS: dict[str, Maker] = {
 }
 
 
+def _texts(form: str, scale: float = 1, swapped: bool = False) -> Callable[..., Any]:
+    """Numbers as people write them."""
+
+    def make(rng: np.random.Generator, z: np.ndarray) -> Any:
+        texts = [form.format(x) for x in scale * np.exp(z + rng.normal(0, 0.3, len(z)))]
+        return [t.translate({44: ".", 46: ","}) for t in texts] if swapped else texts
+
+    return make
+
+
+def _listed(n: int) -> Callable[..., Any]:
+    """Numbers from a list of so many that has no common step."""
+
+    def make(rng: np.random.Generator, z: np.ndarray) -> Any:
+        values = np.sort(np.round(rng.gamma(0.7, 1000, n), 3))
+        return values[np.clip((n * (z + 2.5) / 5).astype(int), 0, n - 1)]
+
+    return make
+
+
+def _bands(labels: Sequence[str], *, ordered: bool = False) -> Callable[..., Any]:
+    """Bands of a column of numbers; missing cells have none."""
+
+    def make(_: np.random.Generator, finer: np.ndarray) -> Any:
+        numbers = pd.Series(finer).astype(float)
+        codes = np.searchsorted(numbers.quantile([0.3, 0.6, 0.8]), numbers)
+        cells = pd.Series(np.array(labels)[codes]).mask(numbers.isna().to_numpy())
+        return cells.astype(pd.CategoricalDtype(labels, ordered=True)) if ordered else cells.astype(object)
+
+    return make
+
+
+def _of_level(values: Sequence[Any]) -> Callable[..., Any]:
+    """A function of a column of levels; missing cells have none."""
+    return lambda _, finer: pd.Series(
+        [None if x is None else values[int(x[1:]) % len(values)] for x in finer]
+    )
+
+
+#: Columns that are functions of another one, numbers from a list, and numbers in texts.
+NEWER_MAKERS: dict[str, Maker] = {
+    "list of 12": Maker("number", _listed(12)),
+    "list of 60": Maker("number", _listed(60)),
+    "list of 60 with missing": Maker("number", _missing(_listed(60), 0.15)),
+    "dollars": Maker("number", _texts("${:,.2f}", 2000)),
+    "kilograms": Maker("number", _texts("{:.1f} kg", 50)),
+    "percents": Maker("number", _texts("{:.1f}%", 10)),
+    "decimal commas": Maker("number", _texts("{:,.2f}", 2000, swapped=True)),
+    "texts among numbers": Maker(
+        "number", lambda rng, z: np.where(rng.random(len(z)) < 0.05, "absent", _texts("{:.1f}")(rng, z))
+    ),
+    "zip": Maker("level", lambda rng, z: [f"z{i}" for i in np.clip((4 * z + 9).astype(int), 0, 17)]),
+    "city": Maker("level", _of_level(["Rome", "Oslo", "Lima", "Bonn"]), "zip"),
+    "city with missing": Maker("level", _of_level(["Rome", None, "Lima", "Bonn"]), "zip"),
+    "area": Maker("number", _of_level([1.5, 20.25, 3.0]), "zip"),
+    "band": Maker("level", _bands(["low", "mid", "high", "top"]), "integers"),
+    "ordered band": Maker("ordinal", _bands(["low", "mid", "high", "top"], ordered=True), "integers"),
+    "band with missing": Maker("level", _bands(["low", "mid", "high", "top"]), "with missing"),
+    "number of band": Maker("number", lambda _, finer: np.where(np.asarray(finer) > 20, 2, 7), "integers"),
+    "number of band with missing": Maker(
+        "number",
+        lambda _, finer: pd.Series(np.where(finer > 0.1, 2.5, 0.5)).mask(finer.isna().to_numpy()),
+        "with missing",
+    ),
+}
+
+
+def number_of(text: Any) -> float:
+    """A number as people write it; NaN for other texts."""
+    if not isinstance(text, str):
+        return np.nan if text is None else float(text)
+    digits = re.sub(r"[^0-9.,-]", "", text)
+    if re.search(r",\d\d$", digits):
+        digits = digits.translate({44: ".", 46: ","})
+    digits = digits.replace(",", "")
+    return float(digits) if digits else np.nan
+
+
+def numbers_of(series: Any) -> Any:
+    """A column of numbers with its texts read."""
+    is_text = series.dtype == object or isinstance(series.dtype, pd.StringDtype)
+    return series.map(number_of).astype(float) if is_text else series
+
+
 @dataclass(frozen=True)
 class Subject:
     """A column to ask about.
@@ -219,6 +309,7 @@ class LawFrame:
 
 def subject_of(series: Any, kind: Kind, source: str = "") -> Subject:
     """A column of a frame as a subject."""
+    series = numbers_of(series) if kind == "number" else series
     present = series.dropna()
     if isinstance(series.dtype, pd.CategoricalDtype):
         values = list(series.cat.categories)
@@ -230,16 +321,19 @@ def subject_of(series: Any, kind: Kind, source: str = "") -> Subject:
 def random_frame(seed: int, n: int = 240, sources: Sequence[str] | None = None) -> LawFrame:
     """A frame with some of the columns of the makers, and the pairs of comparable ones."""
     rng, choose = np.random.default_rng(seed), random.Random(seed)
-    makers = {**MAKERS, **MISSING_MAKERS}
+    makers = {**MAKERS, **MISSING_MAKERS, **NEWER_MAKERS}
     sources = choose.sample(sorted(makers), 7) if sources is None else list(sources)
+    finer = [makers[source].source for source in sources if makers[source].source]
+    sources = sorted(dict.fromkeys([*finer, *sources]), key=lambda source: bool(makers[source].source))
     names = choose.sample(_NAMES, min(3, len(sources)))
     z = rng.normal(size=n)
-    columns, subjects = {}, []
+    columns, subjects, made = {}, [], {}
     for i, source in enumerate(sources):
         name = names[i] if i < len(names) else f"v{i} {source}" if choose.random() < 0.3 else f"v{i}"
-        columns[name] = pd.Series(makers[source].make(rng, z)).reset_index(drop=True)
-        columns[name].name = name
-        subjects.append(subject_of(columns[name], makers[source].kind, source))
+        maker = makers[source]
+        cells = maker.make(rng, made[maker.source] if maker.source else z)
+        columns[name] = made[source] = pd.Series(cells, name=name).reset_index(drop=True)
+        subjects.append(subject_of(columns[name], maker.kind, source))
     return LawFrame(f"generated {seed}", pd.DataFrame(columns), tuple(subjects), comparable(subjects))
 
 

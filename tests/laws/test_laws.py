@@ -16,16 +16,18 @@ import typecheck
 from laws.checks import TOLERANCE, Laws, fitted, saved_and_loaded
 from laws.frames import MAKERS, MISSING_MAKERS, LawFrame, random_frame
 
-_N_FRAMES = 5
+_N_FRAMES = 6
+_NEWER = ["list of 60 with missing", "dollars", "decimal commas", "texts among numbers", "city", "area"]
+_NEWER += ["ordered band", "band with missing", "number of band", "days"]
 _LAWS = sorted(name.removeprefix("law_") for name in dir(Laws) if name.startswith("law_"))
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def shared_frame(place: int) -> LawFrame:
-    """One of some frames that have all kinds of columns together; cells of the last one are missing."""
-    step = _N_FRAMES - 1
-    sources = sorted(MAKERS)[place::step] if place < step else [*MISSING_MAKERS, "step 1e-1", "category"]
-    return random_frame(place, sources=sources)
+    """One of some frames that have all kinds of columns together: then missing cells, then functions."""
+    step = _N_FRAMES - 2
+    others = [[*MISSING_MAKERS, "step 1e-1", "category"], _NEWER]
+    return random_frame(place, sources=sorted(MAKERS)[place::step] if place < step else others[place - step])
 
 
 @functools.cache

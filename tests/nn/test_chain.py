@@ -11,21 +11,22 @@ import kdmkit as kdm
 from helpers import close, normal, seeded
 from kdmkit.nn import ChainLayer, Variable
 
-K, BATCH, STEPS = 5, 3, 40
+K, BATCH, STEPS = 6, 3, 40
 LENGTHS = torch.tensor([40, 17, 1])
 
 
-def layer(dtype: torch.dtype = torch.float64) -> ChainLayer:
+def layer(dtype: torch.dtype = torch.float64, n_states: int = K) -> ChainLayer:
     variables = [
         Variable("x", kdm.RBF([0.8, 1.5]), 2),
         Variable("y", kdm.Levels(3, 0.1), ()),
         Variable("hour", kdm.Periodic(2.0, 24.0), 1),
     ]
-    made = ChainLayer(variables, K, dtype=dtype, generator=seeded(0))
+    made = ChainLayer(variables, K, n_states=n_states, dtype=dtype, generator=seeded(0))
     made.initialize(**columns())
     with torch.no_grad():
-        made.logits.copy_(normal(K, seed=1))
-        made.transition_logits.copy_(2 * normal(K, K, seed=2))
+        made.start_logits.copy_(normal(n_states, seed=1))
+        made.transition_logits.copy_(2 * normal(n_states, n_states, seed=2))
+        made.logits.copy_(normal(K, seed=7))
     return made
 
 
@@ -56,9 +57,11 @@ def emissions(made: ChainLayer, observed: dict[str, torch.Tensor] | None) -> np.
 
 
 def forward_backward(made: ChainLayer, score: np.ndarray) -> dict[str, np.ndarray]:
-    """Written out for one sequence, `(steps, k)`."""
-    start = made.logits.detach().double().log_softmax(-1).numpy()
-    table = made.transition_probs().detach().double().log().numpy()
+    """Written out for one sequence, `(steps, k)`: a component is a state of a larger chain."""
+    n = K // made.n_states
+    within = made.logits.detach().double().reshape(-1, n).log_softmax(-1).flatten().numpy()
+    start = made.start_logits.detach().double().log_softmax(-1).numpy().repeat(n) + within
+    table = made.transition_probs().detach().double().log().numpy().repeat(n, 0).repeat(n, 1) + within
     alpha, beta = [start + score[0]], [np.zeros(K)]
     for row in score[1:]:
         alpha.append(logsumexp(alpha[-1][:, None] + table, axis=0) + row)
@@ -82,9 +85,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("n_states", [K, 3, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_all_answers_are_those_of_forward_backward(case: str) -> None:
-    made, options, data = layer(), CASES[case], columns()
+def test_all_answers_are_those_of_forward_backward(case: str, n_states: int) -> None:
+    made, options, data = layer(n_states=n_states), CASES[case], columns()
     score = emissions(made, options.get("observed"))
     lengths = options.get("lengths", torch.full((BATCH,), STEPS))
     log_prob = made.log_prob(**data, **options)
@@ -106,20 +110,46 @@ def test_all_answers_are_those_of_forward_backward(case: str) -> None:
             error = np.abs(value.detach().numpy() - wanted[name]).max() / scale
             assert error < 1e-10, (name, error)
     close(made(**data, **options).weights, ahead.weights[:, 0])
+    close(made.step_log_prob(**data, **options).sum(-1), log_prob)
+
+
+def test_draws_have_the_distributions_of_answers() -> None:
+    made, data = layer(n_states=3), {name: value[:, :8] for name, value in columns().items()}
+    observed = {name: torch.ones(BATCH, 8, dtype=torch.bool) for name in data}
+    for mask in observed.values():
+        mask[:, 3:6] = False
+    n, generator = 400, seeded(9)
+    many = {name: value.expand(n, *value.shape) for name, value in data.items()}
+    masks = {name: mask.expand(n, *mask.shape) for name, mask in observed.items()}
+    drawn = made.complete(**many, observed=masks, generator=generator)
+    smooth = made.smooth(**data, observed=observed)
+    pairs = [(drawn["x"].mean(0)[:, 3:6], smooth.marginal("x")[:, 3:6])]
+    ahead = made.sample(4, (n,), **data, generator=generator)
+    assert ahead["y"].shape == (n, BATCH, 4)
+    pairs.append((ahead["x"].mean(0), made.forecast(4, **data).marginal("x")))
+    new = made.sample(5, (n,), generator=generator)
+    nothing = {name: torch.zeros(5, dtype=torch.bool) for name in data}
+    rho = made.smooth(**{name: value[0, :5] for name, value in data.items()}, observed=nothing)
+    pairs.append((new["x"].mean(0), rho.marginal("x")))
+    for mean, answer in pairs:
+        assert bool(((mean - answer.mean).abs() < 5 * answer.stddev / n**0.5).all())
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_gradients_are_those_of_a_loop_of_logsumexp(case: str) -> None:
-    made, options = layer(), CASES[case]
+@pytest.mark.parametrize("n_states", [K, 3])
+def test_gradients_are_those_of_a_loop_of_logsumexp(case: str, n_states: int) -> None:
+    made, options = layer(n_states=n_states), CASES[case]
     made.log_prob(**columns(), **options).sum().backward()
     ours = {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
     made.zero_grad()
     scores, tops, _ = made._scores(columns(), options.get("observed"), options.get("lengths"))
-    message, table = made.logits.log_softmax(-1) + scores[0], made.transition_probs().log()
+    within = made.logits.reshape(n_states, -1).log_softmax(-1)
+    scores = (scores.unflatten(-1, (n_states, -1)) + within).logsumexp(-1)
+    message, table = made.start_logits.log_softmax(-1) + scores[0], made.transition_probs().log()
     for score in scores[1:]:
         message = (message.unsqueeze(-1) + table).logsumexp(-2) + score
     (message.logsumexp(-1) + tops.sum(0)).sum().backward()
-    assert set(ours) >= {"logits", "transition_logits", "components.x", "kernels.hour.bandwidth.raw"}
+    assert set(ours) >= {"start_logits", "transition_logits", "components.x", "kernels.hour.bandwidth.raw"}
     for name, parameter in made.named_parameters():
         if parameter.grad is not None:
             close(ours[name], parameter.grad, rtol=1e-8, atol=1e-8)
@@ -134,7 +164,9 @@ def test_a_chain_is_a_tree() -> None:
     kernels = {f"x{t}": made.kernel("x") for t in range(n)}
     edges = {str(t): made.transition_probs().detach() for t in range(1, n)}
     nodes = {str(t): [f"x{t}"] for t in range(n)}
-    tree = kdm.TreeKDM(components, kernels, parents, made.logits.softmax(-1).detach(), edges, nodes=nodes)
+    tree = kdm.TreeKDM(
+        components, kernels, parents, made.start_logits.softmax(-1).detach(), edges, nodes=nodes
+    )
     close(made.log_prob(x=data["x"]), tree.log_prob(**{f"x{t}": data["x"][:, t] for t in range(n)}))
     posterior = tree.infer(**{f"x{t}": data["x"][:, t] for t in range(n) if t != 2}, target="x2")
     seen = torch.ones(BATCH, n, dtype=torch.bool)
@@ -187,8 +219,9 @@ def test_learning_finds_the_states() -> None:
     close(centres, torch.tensor([0.0, 3.0]), rtol=0, atol=0.3)
 
 
-def test_saved_and_copied_layers(tmp_path: Any) -> None:
-    made = layer()
+@pytest.mark.parametrize("n_states", [K, 2])
+def test_saved_and_copied_layers(tmp_path: Any, n_states: int) -> None:
+    made = layer(n_states=n_states)
     kdm.save(made, tmp_path / "chain.safetensors")
     loaded = kdm.load(tmp_path / "chain.safetensors")
     close(loaded.log_prob(**columns()), made.log_prob(**columns()))
@@ -196,6 +229,8 @@ def test_saved_and_copied_layers(tmp_path: Any) -> None:
 
 def test_bad_sequences() -> None:
     made, data = layer(), columns()
+    with pytest.raises(ValueError, match="n_states: expected a divisor of the number of components"):
+        layer(n_states=4)
     for options, message in (
         ({"x": data["x"], "y": data["y"][:, :5]}, "columns: expected one or more steps"),
         ({"x": data["x"], "lengths": [1, 2]}, "lengths: expected numbers in 1 … 40"),

@@ -47,8 +47,8 @@ def test_answers_without_gradients_and_of_members_to_their_own_rows_are_the_same
     with torch.no_grad():
         torch.testing.assert_close(ensemble(x), expected)
         rows = torch.tensor([[0, 1], [2, 3], [4, 5], [6, 0]])
-        found = ensemble.of_members(x[rows])
-    torch.testing.assert_close(found, torch.stack([expected[rows[k], k] for k in range(4)]))
+        result = ensemble.of_members(x[rows])
+    torch.testing.assert_close(result, torch.stack([expected[rows[k], k] for k in range(4)]))
     assert torch.equal(x, before)
 
 

@@ -97,9 +97,9 @@ def gradients(value: Tensor, tree: TreeLayer) -> list[Tensor]:
 def test_stacked_scores_are_those_of_the_kernels(share: float):
     tree, data, seen = layer(), columns(), masks(share)
     wanted = tree.tree().log_prob(**data, observed=seen)
-    found = stacked_log_prob(tree, data, seen)
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
-    for one, other in zip(gradients(found, tree), gradients(wanted, tree), strict=True):
+    result = stacked_log_prob(tree, data, seen)
+    torch.testing.assert_close(result, wanted, rtol=1e-10, atol=1e-10)
+    for one, other in zip(gradients(result, tree), gradients(wanted, tree), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
@@ -108,10 +108,10 @@ def test_single_precision_rounds_and_does_not_cancel():
     tree, data, seen = layer(), columns(), masks(0.8)
     wanted = tree.tree().log_prob(**data, observed=seen).detach()
     single = tree.float()
-    found = stacked_log_prob(single, data, seen)
-    assert found.dtype == torch.float32
+    result = stacked_log_prob(single, data, seen)
+    assert result.dtype == torch.float32
     error = 16 * torch.finfo(torch.float32).eps * len(KERNELS) * (1 + wanted.abs())
-    assert bool(((found.detach() - wanted).abs() <= error).all())
+    assert bool(((result.detach() - wanted).abs() <= error).all())
 
 
 def test_every_kernel_but_one_is_stacked():
@@ -165,14 +165,14 @@ def test_masses_of_cells(dtype: torch.dtype):
     wanted = anchored_log_mass(middle - width / 2, middle + width / 2, centre, centre, scale)
     parts = [part.detach().to(dtype) for part in (middle, width, centre, scale)]
     leaves = [part.requires_grad_() for part in parts[2:]]
-    found = cell_log_mass(*parts[:2], *leaves)
+    result = cell_log_mass(*parts[:2], *leaves)
     # The middle is rounded, and the slope of the log mass is at most its distance in standard deviations.
     # The expected values lose digits of narrow widths, as differences of their ends.
     eps, unit = torch.finfo(dtype).eps, (middle - centre).abs() / scale
     bound = 8 * eps * (1 + wanted.abs() + unit * (1 + middle.abs() / scale))
     bound = bound + 8 * torch.finfo(torch.float64).eps * (1 + middle.abs()) / width
-    assert bool(((found.double() - wanted).abs() <= bound).all())
-    slopes = torch.autograd.grad(found.sum(), leaves)
+    assert bool(((result.double() - wanted).abs() <= bound).all())
+    slopes = torch.autograd.grad(result.sum(), leaves)
     for one, other in zip(slopes, torch.autograd.grad(wanted.sum(), (centre, scale)), strict=True):
         tolerance = 1e-9 if dtype == torch.float64 else 1e-4
         assert float((one.double() - other).norm() / other.norm()) < tolerance
@@ -182,5 +182,5 @@ def test_masses_of_cells_where_nothing_may_be_chosen_by_values():
     middle, width = normal(50, 1, seed=1), torch.rand(50, 1, generator=seeded(2)).double()
     centre, scale = normal(7, seed=3), torch.rand(7, generator=seeded(4)).double() + 0.1
     wanted = composed_log_mass(middle - width / 2, middle + width / 2, centre, centre, scale)
-    found = torch.func.vmap(lambda c, s: cell_log_mass(middle, width, c, s))(centre, scale)
-    torch.testing.assert_close(found.squeeze(-1).mT, wanted, rtol=1e-10, atol=1e-10)
+    result = torch.func.vmap(lambda c, s: cell_log_mass(middle, width, c, s))(centre, scale)
+    torch.testing.assert_close(result.squeeze(-1).mT, wanted, rtol=1e-10, atol=1e-10)

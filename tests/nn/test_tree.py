@@ -68,10 +68,10 @@ def drawn_from_a_chain(n: int, flip: float = 0.15) -> tuple[dict[str, Tensor], d
     for _ in names[1:]:
         changed = torch.rand(n, generator=generator) < flip
         states.append(torch.where(changed, torch.randint(4, (n,), generator=generator), states[-1]))
-    found = dict(zip(names, states, strict=True))
+    result = dict(zip(names, states, strict=True))
     data = {
         name: state if name in "ab" else state[:, None] + 0.2 * normal(n, 1, seed=i)
-        for i, (name, state) in enumerate(found.items())
+        for i, (name, state) in enumerate(result.items())
     }
     return {name: data[name] for name in sorted(names)}, dict(zip(names[1:], names, strict=False))
 
@@ -121,11 +121,11 @@ def test_grouped_rows_agree_with_the_tree(missing):
     codes, numbers = cells.encode(data, masks or {})
     seen = None if masks is None else torch.stack(list(masks.values()), 1)
     scores = cells(layer, codes, numbers, seen, cells.levels.tables(layer.components))
-    found = layer.row_log_prob(scores, edges=layer.edge_probs())
-    close(found, wanted)
+    result = layer.row_log_prob(scores, edges=layer.edge_probs())
+    close(result, wanted)
     parameters = [p for p in layer.parameters() if p.requires_grad]
     for one, other in zip(
-        torch.autograd.grad(found.sum(), parameters),
+        torch.autograd.grad(result.sum(), parameters),
         torch.autograd.grad(wanted.sum(), parameters),
         strict=True,
     ):
@@ -204,12 +204,12 @@ def test_spanning_tree_against_all_trees():
     weights = torch.rand(5, 5, dtype=torch.float64, generator=seeded(9))
     weights = (weights + weights.mT).fill_diagonal_(0)
     parents = spanning_tree(weights)
-    found = sum(float(weights[i, p]) for i, p in enumerate(parents) if p >= 0)
+    result = sum(float(weights[i, p]) for i, p in enumerate(parents) if p >= 0)
     best = max(
         sum(float(weights[i, j]) for i, j in _tree_of(code))
         for code in torch.cartesian_prod(*[torch.arange(5)] * 3)
     )
-    assert found == pytest.approx(best)
+    assert result == pytest.approx(best)
 
 
 def _tree_of(code: Tensor) -> list[tuple[int, int]]:

@@ -51,13 +51,13 @@ def check_few_dimensions(kind: str, d: int, v: int) -> None:
 def check_gradients() -> None:
     x, c, scale = draw("clusters", 16384, 2000, 3)
     values, log_weights = torch.rand(len(c), 4, device=CUDA), torch.zeros(len(c), device=CUDA)
-    found = []
+    result = []
     for dtype, backend in ((torch.float32, "triton"), (torch.float64, "chunked")):
         leaves = [t.to(dtype).requires_grad_() for t in (x, c, log_weights, values)]
         term = SquaredDistance(leaves[0], leaves[1], scale.to(dtype))
         averages, lse = attend(term, leaves[2], leaves[3], backend=backend)  # type: ignore[arg-type]
-        found.append(torch.autograd.grad(lse.mean() + averages.square().sum(-1).mean(), leaves))
-    for mine, reference in zip(*found, strict=True):
+        result.append(torch.autograd.grad(lse.mean() + averages.square().sum(-1).mean(), leaves))
+    for mine, reference in zip(*result, strict=True):
         assert (mine - reference).abs().max() <= 2e-5 * reference.abs().max()
 
 

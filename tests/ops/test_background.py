@@ -38,24 +38,24 @@ def _expected(sigma: float, x: Tensor, c: Tensor, log_weights: Tensor, v: Tensor
 @pytest.mark.parametrize("sigma", [2.0, 0.3, 0.02])
 def test_averages_and_coverage(sigma: float, values: int, dtype: torch.dtype) -> None:
     x, c, log_weights, v = _problem(dtype, values)
-    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, LOG_BACKGROUND, block=(16, 64))
+    result = attend_beside(RBF(sigma).term(x, c), log_weights, v, LOG_BACKGROUND, block=(16, 64))
     accuracy = 1e-5 if dtype == torch.float32 else 1e-8
     torch.testing.assert_close(
-        [part.double() for part in found],
+        [part.double() for part in result],
         list(_expected(sigma, x, c, log_weights, v)),
         atol=accuracy,
         rtol=accuracy,
     )
-    assert all(part.dtype == dtype for part in found)
+    assert all(part.dtype == dtype for part in result)
 
 
 def _assert_exact(
     sigma: float, x: Tensor, c: Tensor, log_weights: Tensor, v: Tensor, block: int = near_pairs.BLOCK
 ) -> None:
-    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, LOG_BACKGROUND, block=(1024, block))
+    result = attend_beside(RBF(sigma).term(x, c), log_weights, v, LOG_BACKGROUND, block=(1024, block))
     accuracy = 1e-5 if x.dtype == torch.float32 else 1e-8
     torch.testing.assert_close(
-        [part.double() for part in found],
+        [part.double() for part in result],
         list(_expected(sigma, x, c, log_weights, v)),
         atol=accuracy,
         rtol=accuracy,
@@ -166,9 +166,11 @@ def test_sizes(n: int, m: int, d: int, dtype: torch.dtype) -> None:
 def test_a_bandwidth_per_dimension(sigma: float, dtype: torch.dtype) -> None:
     x, c, log_weights, v = _problem(dtype)
     widths = torch.tensor([1.0, 2.0, 0.5, 4.0, 1.5], dtype=dtype)
-    found = attend_beside(RBF(sigma * widths).term(x * widths, c * widths), log_weights, v, torch.tensor(0.0))
+    result = attend_beside(
+        RBF(sigma * widths).term(x * widths, c * widths), log_weights, v, torch.tensor(0.0)
+    )
     wanted = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.0))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 0.02])
@@ -176,11 +178,11 @@ def test_a_bandwidth_per_dimension(sigma: float, dtype: torch.dtype) -> None:
 def test_queries_that_are_not_finite_are_nan_and_others_keep_their_answers(odd: float, sigma: float) -> None:
     x, c, log_weights, v = _problem(torch.float32)
     x[3, 2] = odd
-    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.1).log())
-    assert all(bool(part[3].isnan()) for part in found)
+    result = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.1).log())
+    assert all(bool(part[3].isnan()) for part in result)
     others = torch.arange(N) != 3
     wanted = [part[others] for part in _expected(sigma, x, c, log_weights, v)]
-    torch.testing.assert_close([part[others].double() for part in found], wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close([part[others].double() for part in result], wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("m", [300, 256])
@@ -195,8 +197,8 @@ def test_views(m: int) -> None:
 def test_a_component_that_is_nan_is_not_left_out() -> None:
     x, c, log_weights, v = _problem(torch.float32)
     c[7] = math.nan
-    found = attend_beside(RBF(0.02).term(x, c), log_weights, v, torch.tensor(0.1).log())
-    assert all(bool(part.isnan().all()) for part in found)
+    result = attend_beside(RBF(0.02).term(x, c), log_weights, v, torch.tensor(0.1).log())
+    assert all(bool(part.isnan().all()) for part in result)
 
 
 def test_weights_beyond_the_range_of_float32_and_gradients() -> None:
@@ -230,6 +232,6 @@ def test_sums_without_squares_stay_finite() -> None:
     v, x = torch.tensor([[1e3], [2e3], [3e3], [4e3]]), torch.tensor([[4.0, 0.0], [8 / 3, 0.0]])
     for rows, log_weight in ((x[1:], 0.0), (x[:1], 40.0)):
         log_weights = torch.full((4,), log_weight)
-        found = attend_beside(RBF(1.0).term(rows, c), log_weights, v, torch.tensor(0.1).log())
+        result = attend_beside(RBF(1.0).term(rows, c), log_weights, v, torch.tensor(0.1).log())
         wanted = list(_expected(1.0, rows, c, log_weights, v))
-        torch.testing.assert_close([part.double() for part in found], wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close([part.double() for part in result], wanted, rtol=1e-5, atol=1e-5)

@@ -59,8 +59,8 @@ def test_narrow_components_far_from_the_centre_keep_their_digits(
     log_weights = -2 * sigma[:, 0].log()
     scores = -((x.unsqueeze(1) - c) / sigma).square().sum(-1)
     expected = (scores + log_weights).logsumexp(1)
-    found = log_mix(kdm.RBF(sigma).term(x, c), log_weights)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-7)
+    result = log_mix(kdm.RBF(sigma).term(x, c), log_weights)
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-7)
     if requires_grad:
-        slopes = [torch.autograd.grad(answer.sum(), x)[0] for answer in (found, expected)]
+        slopes = [torch.autograd.grad(answer.sum(), x)[0] for answer in (result, expected)]
         torch.testing.assert_close(*slopes, rtol=1e-6, atol=1e-6)

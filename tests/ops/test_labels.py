@@ -76,9 +76,9 @@ def test_agrees_with_the_general_path(labels: Callable[[Tensor], Term], width: i
     assert short is not None
     torch.testing.assert_close(short.double(), general, rtol=2e-6, atol=2e-6)
     upstream = torch.linspace(-1, 1, N, dtype=torch.float64)
-    found = torch.autograd.grad(short, list(p.values()), upstream.float())
+    computed = torch.autograd.grad(short, list(p.values()), upstream.float())
     wanted = torch.autograd.grad(general, list(p.values()), upstream)
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(computed, wanted, strict=True):
         # Entries are sums of terms that cancel: errors are relative to the largest entry.
         assert (one - other).abs().max() <= tolerance(p) * other.abs().max()
 
@@ -118,9 +118,9 @@ def test_amplitudes_of_zero_and_of_any_size() -> None:
     short, general = both(p, as_amplitudes)
     assert short is not None
     torch.testing.assert_close(short.double(), general, rtol=2e-6, atol=2e-6)
-    (found,) = torch.autograd.grad(short.sum(), p["table"])
+    (computed,) = torch.autograd.grad(short.sum(), p["table"])
     (wanted,) = torch.autograd.grad(general.sum(), p["table"])
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(computed, wanted, rtol=1e-4, atol=1e-6)
 
 
 def _unlikely(p: Inputs) -> None:
@@ -175,14 +175,14 @@ def layer() -> kdm.nn.JointLayer:
 
 def test_layers_take_the_short_path(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x, y = layer(), inputs()["query"].detach(), CODES.squeeze(-1)
-    found = net(x).log_prob(y)
-    by_short = torch.autograd.grad(found.sum(), list(net.parameters()))
+    computed = net(x).log_prob(y)
+    by_short = torch.autograd.grad(computed.sum(), list(net.parameters()))
     monkeypatch.setattr(mixing, "log_labels_given", lambda *_: None)
     wanted = net(x).log_prob(y)
     by_general = torch.autograd.grad(wanted.sum(), list(net.parameters()))
-    assert "_LogLabels" in str(found.grad_fn)
+    assert "_LogLabels" in str(computed.grad_fn)
     assert "_LogLabels" not in str(wanted.grad_fn)
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(computed, wanted)
     torch.testing.assert_close(by_short, by_general, rtol=1e-4, atol=1e-5)
 
 

@@ -18,8 +18,8 @@ def test_the_way_of_a_gpu_gives_the_same_scores_and_gradients(of_codes, of_table
     term = Lookup(codes, table)
     scores, others = term.matrix(), term._embedded(table.mT)
     assert torch.equal(scores, others)
-    found, wanted = (torch.autograd.grad(part.exp().square().sum(), table)[0] for part in (others, scores))
-    close(found.nan_to_num(), wanted.nan_to_num())
+    result, wanted = (torch.autograd.grad(part.exp().square().sum(), table)[0] for part in (others, scores))
+    close(result.nan_to_num(), wanted.nan_to_num())
 
 
 def test_second_derivatives_of_the_way_of_a_gpu():

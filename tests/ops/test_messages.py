@@ -84,9 +84,9 @@ def test_leaves_without_scores_send_nothing() -> None:
 def test_all_messages() -> None:
     scores = some_scores()
     tables = Tables.stacked(stack())
-    found = collect_all(PARENTS, scores, tables)
+    result = collect_all(PARENTS, scores, tables)
     beta, _ = collect(PARENTS, scores, tables)
-    root = found[0]
+    root = result[0]
     assert root is not None
     close(torch.log_softmax(root, -1), torch.log_softmax(beta.detach(), -1))
 
@@ -96,19 +96,19 @@ def test_all_messages() -> None:
 def test_both_directions_give_what_single_nodes_collect(sharpness: float, known: list[int]) -> None:
     tables = Tables.stacked(stack(sharpness).detach())
     scores = [score if node in known else None for node, score in enumerate(some_scores())]
-    found, shift = collect_everywhere(PARENTS, scores, tables)
-    for node, values in enumerate(found):
+    result, shift = collect_everywhere(PARENTS, scores, tables)
+    for node, values in enumerate(result):
         beta, own_shift = collect(PARENTS, scores, tables, node)
         close(torch.log_softmax(values, -1), torch.log_softmax(beta.detach(), -1))
     beta, own_shift = collect(PARENTS, scores, tables)
-    close(found[0].logsumexp(-1) + shift, (beta.logsumexp(-1) + own_shift).detach())
+    close(result[0].logsumexp(-1) + shift, (beta.logsumexp(-1) + own_shift).detach())
 
 
 def test_impossible_states_stay_impossible_in_both_directions() -> None:
     tables = Tables.of([torch.tensor([[1.0, 0.0], [0.0, 1.0]]).log() for _ in range(2)])
     child = torch.tensor([[0.0, -torch.inf]])
-    found, _ = collect_everywhere([-1, 0, 1], [torch.zeros(1, 2), None, child], tables)
-    for values in found:
+    result, _ = collect_everywhere([-1, 0, 1], [torch.zeros(1, 2), None, child], tables)
+    for values in result:
         close(torch.softmax(values, -1), torch.tensor([[1.0, 0.0]]))
 
 
@@ -147,8 +147,8 @@ def test_autocast_changes_nothing() -> None:
     narrow = [None if score is None else score.float() for score in scores]
     wanted, _ = collect(PARENTS, narrow, tables)
     with torch.autocast("cpu", torch.bfloat16):
-        found, _ = collect(PARENTS, narrow, tables)
-    close(found, wanted, rtol=0, atol=0)
+        result, _ = collect(PARENTS, narrow, tables)
+    close(result, wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("to", [0, 2, 5])

@@ -51,11 +51,11 @@ def test_relative_scores_agree_with_exact_ones(name: str, dtype: torch.dtype) ->
     tolerance = {"rtol": 1e-10, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
     close((relative + tops.unsqueeze(-1)).double(), wanted, **tolerance)
     direction = normal(N, M, seed=6)
-    found = torch.autograd.grad(
+    result = torch.autograd.grad(
         (relative.double() * direction).sum() + tops.sum() * 0, inputs, allow_unused=True
     )
     expected = torch.autograd.grad((wanted * direction).sum(), exact, allow_unused=True)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             close(one.double(), other, **tolerance)
@@ -91,8 +91,8 @@ def test_matrices_of_a_batch(masked: bool) -> None:
     bias, keep = normal(3, 1, m, seed=4), (torch.arange(n) % 3 > 0)[:, None].expand(3, n, 1)
 
     def term(*part: Any) -> Term:
-        found = ComponentDistance(x[part], c[part], scales[part])
-        return Masked(found, bias[part].mT, keep[part]) if masked else found
+        result = ComponentDistance(x[part], c[part], scales[part])
+        return Masked(result, bias[part].mT, keep[part]) if masked else result
 
     for weights in (bias, bias[0, 0]):
         scores = RelativeScores.of([term()], weights)
@@ -100,7 +100,7 @@ def test_matrices_of_a_batch(masked: bool) -> None:
         matrices, tops = scores.matrices()
         close(torch.stack(list(matrices)), scores.compute()[0])
         for i, matrix in enumerate(matrices):
-            own = weights if weights.ndim == 1 else weights[i, 0]
-            wanted, top = RelativeScores.of([term(i)], own).compute()
+            row_weights = weights if weights.ndim == 1 else weights[i, 0]
+            wanted, top = RelativeScores.of([term(i)], row_weights).compute()
             close(matrix, wanted)
             close(tops[i], top)

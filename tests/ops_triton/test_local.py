@@ -103,9 +103,9 @@ def test_products_about_local_centres_are_exact_to_float32(kind: str) -> None:
     operands = draw(kind)
     x, c, log_weights, values, scale = operands
     staged = forward.stage_in_segments(False, x, c, log_weights, values, scale, local=True)
-    found = {part.plan.local for part, _ in staged.parts(N)}
+    result = {part.plan.local for part, _ in staged.parts(N)}
     wanted = {"clusters": {True, False}, "small bandwidths": {False}}
-    assert found == wanted.get(kind, {True})
+    assert result == wanted.get(kind, {True})
     got = attend(SquaredDistance(x, c, scale), log_weights, values, backend="triton")
     assert_exact(got, *operands)
 

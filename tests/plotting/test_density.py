@@ -102,10 +102,10 @@ def test_regions_hold_what_they_say():
     rho = kdm.KDM(torch.zeros(1, 2, dtype=torch.float64), None, kdm.RBF.from_std(1.0))
     axis = torch.linspace(-6, 6, 400, dtype=torch.float64)
     values = rho.log_prob(torch.cartesian_prod(axis, axis)).numpy()
-    found = _thresholds(values, (0.5, 0.9, 0.99))
+    result = _thresholds(values, (0.5, 0.9, 0.99))
     wanted = [-np.log(2 * np.pi) + np.log(1 - p) for p in (0.5, 0.9, 0.99)]
-    assert list(found) == pytest.approx(wanted, abs=0.01)
-    assert list(found.values()) == [0.5, 0.9, 0.99]
+    assert list(result) == pytest.approx(wanted, abs=0.01)
+    assert list(result.values()) == [0.5, 0.9, 0.99]
 
 
 @pytest.mark.parametrize(

@@ -283,8 +283,8 @@ def _tricks(config: Config) -> Iterator[tuple[str, Config]]:
         yield f"classes {values!r}", changed(config, ("fitted", "classes_"), array)
     for module in ("Linear", "os.system"):
         yield f"a module {module}", changed(config, ("parameters", "encoder"), {"$module": module})
-        own = changed(config, ("module", "encoder"), {"own": module})
-        yield f"an own encoder {module}", own
+        custom = changed(config, ("module", "encoder"), {"own": module})
+        yield f"an own encoder {module}", custom
     for number in ("x", "nan()", None, 3):
         yield f"a float {number!r}", changed(config, ("parameters", "sigma"), {"$float": number, "a": 1})
     for n in (0, -1, 3, 5, 10**6, 10**9, 10**12, 2.5):

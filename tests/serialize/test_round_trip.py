@@ -50,10 +50,10 @@ def answers(model: Any, X: Any = X) -> dict[str, Any]:
         "predict_interval",
         "sample_y",
     )
-    found = {name: getattr(model, name)(X) for name in methods if hasattr(model, name)}
+    result = {name: getattr(model, name)(X) for name in methods if hasattr(model, name)}
     if hasattr(model, "sample"):
-        found["sample"] = model.sample(3, **({"y": 0} if isinstance(model, kdm.KDMClassifier) else {}))
-    return found
+        result["sample"] = model.sample(3, **({"y": 0} if isinstance(model, kdm.KDMClassifier) else {}))
+    return result
 
 
 def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:

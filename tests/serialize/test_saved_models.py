@@ -29,8 +29,8 @@ def test_every_model_has_answers() -> None:
 
 @pytest.mark.parametrize("name", RECORD)
 def test_models_of_version_0_2_load_and_answer_as_before(name: str) -> None:
-    own = {"encoder": ENCODERS[name]()} if name in ENCODERS else {}
-    model, expected = kdm.load(FOLDER / name, **own), RECORD[name]
+    modules = {"encoder": ENCODERS[name]()} if name in ENCODERS else {}
+    model, expected = kdm.load(FOLDER / name, **modules), RECORD[name]
     replies = plain(answers(name, model, expected.get("events")))
     assert replies.keys() == expected.keys()
     assert_close(replies, expected, rtol(name), name)

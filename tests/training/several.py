@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from helpers import seeded
 from kdmkit.estimators.proportions.bag_likelihood import BagLoss
-from kdmkit.estimators.proportions.bags import Bags
 from kdmkit.nn import MLP, Dropout, JointLayer
-from kdmkit.training import ConditionalObjective, FitOptions, Rows, fit
+from kdmkit.training import Bags, ConditionalObjective, FitOptions, Rows, fit
 from training.problems import Objective, data, options, rows
 
 
@@ -83,11 +82,11 @@ class _Stop(Exception):
 
 def _resumed(rank: int, folder: Path) -> dict[str, Any]:
     """Stopped after two epochs and taken up again. Only rank 0 sees the files: the machines differ."""
-    own = folder / f"files-{rank}"
+    files = folder / f"files-{rank}"
 
     def run(on_epoch: Any = None) -> tuple[Objective, list[dict[str, float]]]:
         objective = Objective()
-        changes = options(max_epochs=4, checkpoint_dir=own)
+        changes = options(max_epochs=4, checkpoint_dir=files)
         return objective, fit(objective, rows(), options=changes, on_epoch=on_epoch)
 
     epochs = []
@@ -100,7 +99,7 @@ def _resumed(rank: int, folder: Path) -> dict[str, Any]:
     with contextlib.suppress(_Stop):
         run(stop)
     objective, history = run()
-    return {"state": _state(objective), "history": history, "files": own.exists()}
+    return {"state": _state(objective), "history": history, "files": files.exists()}
 
 
 def _refused(rank: int, folder: Path) -> dict[str, Any]:
@@ -144,8 +143,8 @@ def _classifier(rank: int) -> dict[str, Any]:
     x, y = data(400, dtype=torch.float32)
     objective.layer.initialize(objective.encoder(x), y, method="balanced", generator=seeded(0))
     settings = FitOptions(max_epochs=10, batch_size=32, patience=3)
-    held = Rows(data(100, seed=20, dtype=torch.float32))
-    history = fit(objective, Rows((x, y)), held, options=settings)
+    validation = Rows(data(100, seed=20, dtype=torch.float32))
+    history = fit(objective, Rows((x, y)), validation, options=settings)
     return {"accuracy": objective.accuracy(*data(400, seed=40, dtype=torch.float32)), "epochs": len(history)}
 
 

@@ -74,7 +74,7 @@ def test_a_horizon_of_less_than_a_step_is_no_average():
 
 def test_training_is_the_same_with_an_average():
     """The average follows; steps do not see it."""
-    found = {}
+    result = {}
     for averaging in (None, 0.5):
         states = []
         model, history = fitted(
@@ -82,8 +82,8 @@ def test_training_is_the_same_with_an_average():
             averaging=averaging,
             on_epoch=lambda m, states=states: states.append(m.layer.logits.detach().clone()),
         )
-        found[averaging] = (torch.stack(states), [entry["loss"] for entry in history], model)
-    (states, losses, plain), (others, again, averaged) = found[None], found[0.5]
+        result[averaging] = (torch.stack(states), [entry["loss"] for entry in history], model)
+    (states, losses, plain), (others, again, averaged) = result[None], result[0.5]
     assert torch.equal(states, others)
     assert losses == again
     assert furthest(plain.state_dict(), averaged.state_dict()) > 1e-4

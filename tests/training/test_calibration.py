@@ -31,25 +31,25 @@ def nll(log_probs: Tensor, y: Tensor) -> float:
 def test_wider_kernels_and_a_temperature_beat_a_temperature_alone(head: kdm.nn.JointLayer) -> None:
     before = {name: value.clone() for name, value in head.state_dict().items()}
     (x, y), (x_test, y_test) = rows(400, 1), rows(2000, 2)
-    found = calibrate(head, x, y)
+    result = calibrate(head, x, y)
     scaled = label_log_probs(head, x_test) / fit_temperature(label_log_probs(head, x), y)
-    assert found.width > 3
-    assert nll(found.log_probs(x_test), y_test) < nll(scaled.log_softmax(-1), y_test) - 0.05
+    assert result.width > 3
+    assert nll(result.log_probs(x_test), y_test) < nll(scaled.log_softmax(-1), y_test) - 0.05
     # The posterior of the true model has .53 nats.
-    assert nll(found.log_probs(x_test), y_test) < 0.57
-    assert float(expected_calibration_error(found.log_probs(x_test).exp(), y_test)) < 0.05
+    assert nll(result.log_probs(x_test), y_test) < 0.57
+    assert float(expected_calibration_error(result.log_probs(x_test).exp(), y_test)) < 0.05
     for name, value in head.state_dict().items():
         torch.testing.assert_close(value, before[name])
 
 
 def test_what_is_returned_is_the_formula(head: kdm.nn.JointLayer) -> None:
     (x, y), (some, _) = rows(400, 1), rows(5, 3)
-    found = calibrate(head, x, y)
-    kernel = head.kernel("x").scaled(found.width)
+    result = calibrate(head, x, y)
+    kernel = head.kernel("x").scaled(result.width)
     joint = kdm.JointKDM(dict(head.components), head.logits.softmax(-1), {"x": kernel, "y": head.kernel("y")})
-    power = joint.infer(x=some).probs.double() ** (1 / float(found.temperature))
+    power = joint.infer(x=some).probs.double() ** (1 / float(result.temperature))
     wanted = power / power.sum(-1, keepdim=True)
-    torch.testing.assert_close(found.log_probs(some).exp(), wanted.detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(result.log_probs(some).exp(), wanted.detach(), rtol=1e-4, atol=1e-6)
 
 
 def test_labels_are_asked_for(head: kdm.nn.JointLayer) -> None:

@@ -32,9 +32,9 @@ def drawn(concentration: float, rows: int = 40_000) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("concentration", [1.0, 10.0, 100.0])
 def test_the_concentration_that_rows_were_drawn_with_is_found(concentration: float) -> None:
-    found = edge_concentrations(layer(), Table(drawn(concentration)))
-    assert concentration / 2.5 < found["b"] < concentration * 2.5
-    assert found["c"] > 1000  # independent of its parent
+    result = edge_concentrations(layer(), Table(drawn(concentration)))
+    assert concentration / 2.5 < result["b"] < concentration * 2.5
+    assert result["c"] > 1000  # independent of its parent
 
 
 def test_missing_values_do_not_count() -> None:

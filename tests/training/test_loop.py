@@ -173,14 +173,14 @@ def test_the_history_holds_weighted_means():
     model = Watched()
     with torch.no_grad():
         model.slope.fill_(0.7)
-    train, held = (
+    train, unseen = (
         numbered(20),
         Rows(numbered(30).tensors, torch.rand(30, generator=seeded(0), dtype=torch.float64)),
     )
-    history = fit(model, train, held, options=options(max_epochs=1, batch_size=4, learning_rate=1e-12))
-    x, (held_x,) = train.tensors[0][:, 1], held.tensors
+    history = fit(model, train, unseen, options=options(max_epochs=1, batch_size=4, learning_rate=1e-12))
+    x, (held_x,) = train.tensors[0][:, 1], unseen.tensors
     assert history[0]["loss"] == pytest.approx(float((x - 0.7).square().mean()), rel=1e-9)
-    wanted = (held.weights * (held_x[:, 1] - 0.7).square()).sum() / held.weights.sum()
+    wanted = (unseen.weights * (held_x[:, 1] - 0.7).square()).sum() / unseen.weights.sum()
     assert history[0]["validation_loss"] == pytest.approx(float(wanted), rel=1e-9)
     assert set(history[0]) == {"epoch", "loss", "validation_loss", "learning_rate"}
 
@@ -196,10 +196,10 @@ def test_a_batch_whose_rows_count_nothing():
 
 def test_evaluation_by_blocks():
     """More validation rows than one block of 4,096 holds."""
-    held = rows(5000, seed=9, weighted=True)
-    model, history = fitted(validation=held)
+    unseen = rows(5000, seed=9, weighted=True)
+    model, history = fitted(validation=unseen)
     with torch.no_grad():
-        wanted = float((held.weights * model(*held.tensors)).sum() / held.weights.sum())
+        wanted = float((unseen.weights * model(*unseen.tensors)).sum() / unseen.weights.sum())
     assert min(entry["validation_loss"] for entry in history) == pytest.approx(wanted, rel=1e-12)
 
 

@@ -30,13 +30,13 @@ def _rows(n: int = 120, seed: int = 0, *, weighted: bool = False) -> Rows:
 
 def _phases(kind: type[PhasedFit] = PhasedFit, encoder: nn.Module | None = None, **changes):
     """Phases over an encoder, unless told otherwise; what is no option of theirs is one of the loop."""
-    own = {name: changes.pop(name) for name in ("head_epochs", "generative_weight") if name in changes}
+    chosen = {name: changes.pop(name) for name in ("head_epochs", "generative_weight") if name in changes}
     settings = options(**{"max_epochs": 3, "batch_size": 32, **changes})
     encoder = _encoder() if encoder is None else encoder
     with torch.random.fork_rng([]):
         torch.manual_seed(1)
         layer = JointLayer(2, 3, 9)
-    return kind(encoder, layer, _rows(), _rows(40, seed=9), options=settings, **own)
+    return kind(encoder, layer, _rows(), _rows(40, seed=9), options=settings, **chosen)
 
 
 def _state(*modules: nn.Module | None) -> dict[str, Tensor]:
@@ -97,8 +97,10 @@ def test_the_head_alone_learns_from_latent_vectors(phase):
     layer = copy.deepcopy(phases.layer)
     phases.fit_head(phase)
     parts = (phases.train, phases.validation)
-    train, held = (Rows((encode_rows(phases.encoder, r.tensors[0]), r.tensors[1]), r.weights) for r in parts)
-    fit(ConditionalObjective(None, layer), train, held, options=options(max_epochs=4, batch_size=32))
+    train, unseen = (
+        Rows((encode_rows(phases.encoder, r.tensors[0]), r.tensors[1]), r.weights) for r in parts
+    )
+    fit(ConditionalObjective(None, layer), train, unseen, options=options(max_epochs=4, batch_size=32))
     assert same(phases.layer, layer)
 
 
@@ -121,13 +123,13 @@ def test_learning_rates_and_folders(tmp_path):
     phases = _phases(
         learning_rate=0.02, weight_decay=0.1, averaging=0.5, checkpoint_dir=tmp_path, head_epochs=7
     )
-    found = {
+    result = {
         phase: phases.options_for(phase) for phase in ("pretraining", "head-before", "joint", "likelihood")
     }
-    assert [o.learning_rate for o in found.values()] == pytest.approx([3e-3, 0.02, 9e-4, 0.02])
-    assert [o.max_epochs for o in found.values()] == [3, 7, 3, 3]
-    assert [o.checkpoint_dir for o in found.values()] == [tmp_path / phase for phase in found]
-    assert {(o.weight_decay, o.averaging) for o in found.values()} == {(0.1, 0.5)}
+    assert [o.learning_rate for o in result.values()] == pytest.approx([3e-3, 0.02, 9e-4, 0.02])
+    assert [o.max_epochs for o in result.values()] == [3, 7, 3, 3]
+    assert [o.checkpoint_dir for o in result.values()] == [tmp_path / phase for phase in result]
+    assert {(o.weight_decay, o.averaging) for o in result.values()} == {(0.1, 0.5)}
     assert _phases(learning_rate=1e-4).options_for("pretraining").learning_rate == 1e-4
     alone = PhasedFit(None, JointLayer(3, 3, 9), _rows(), options=options(learning_rate=0.02))
     assert alone.options_for("joint").learning_rate == 0.02
@@ -142,8 +144,8 @@ def test_a_killed_run_ends_where_the_uninterrupted_one_ends(tmp_path, victim):
     class Dying(PhasedFit):
         def minimize(self, phase, objective, prepare=lambda rows: rows):
             if phase == victim:
-                held, settings = prepare(self.validation), self.options_for(phase)
-                fit(objective, prepare(self.train), held, options=settings, epochs=1)
+                unseen, settings = prepare(self.validation), self.options_for(phase)
+                fit(objective, prepare(self.train), unseen, options=settings, epochs=1)
                 raise Killed
             super().minimize(phase, objective, prepare)
 

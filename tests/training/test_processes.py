@@ -24,9 +24,9 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with typecheck.off():
-        found = everything(0, tmp_path_factory.mktemp("one"))
+        computed = everything(0, tmp_path_factory.mktemp("one"))
     torch.set_num_threads(threads)
-    return found
+    return computed
 
 
 def test_batches_are_split_without_duplicates(one, two):

@@ -39,13 +39,13 @@ def objective_for(
 def test_the_loss_is_that_of_the_formula() -> None:
     layer, table = layer_and_table()
     objective, rows = objective_for(layer, table, [["y"]], 3.0)
-    found = objective(*rows)
+    result = objective(*rows)
     tree, masks = layer.tree(), table.observed
     joint = tree.log_prob(observed=masks, **table.columns)
     others = {name: table.columns[name] for name in ("a", "b")}
     given = tree.infer(target="y", observed={"b": masks["b"]}, **others)
     conditional = torch.where(masks["y"], given.log_prob(table.columns["y"]), 0.0)
-    torch.testing.assert_close(found, -joint - 3.0 * conditional, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(result, -joint - 3.0 * conditional, atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -71,14 +71,14 @@ def test_training_lowers_the_loss_of_targets() -> None:
 def test_targets_of_several_variables_are_predicted_together() -> None:
     layer, table = layer_and_table()
     objective, rows = objective_for(layer, table, [["b", "y"], ["a"]], 2.0)
-    found = objective(*rows)
+    result = objective(*rows)
     tree, masks = layer.tree(), dict(table.observed)
     joint = tree.log_prob(observed=masks, **table.columns)
     a = tree.marginal("a").log_prob(table.columns["a"])
     rest = tree.marginal("b", "y").log_prob(
         observed=masks, **{name: table.columns[name] for name in ("b", "y")}
     )
-    torch.testing.assert_close(found, -5 * joint + 2 * a + 2 * rest, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(result, -5 * joint + 2 * a + 2 * rest, atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()

@@ -14,19 +14,19 @@ def test_it_minimises_the_cross_entropy(t: float) -> None:
     generator = torch.Generator().manual_seed(0)
     true = torch.randn(4000, 3, dtype=torch.float64, generator=generator)
     labels = torch.multinomial(true.softmax(-1), 1, generator=generator).squeeze(1)
-    found = float(fit_temperature(t * true, labels))
-    assert found == pytest.approx(t, rel=0.1)
+    result = float(fit_temperature(t * true, labels))
+    assert result == pytest.approx(t, rel=0.1)
 
     def objective(t_: float) -> float:
         """With the prior of 1/T about 1, which counts as much as a row."""
         return float(cross_entropy(t * true / t_, labels)) + (1 / t_ - 1) ** 2 / 4000
 
-    assert objective(found) < min(objective(0.98 * found), objective(1.02 * found))
+    assert objective(result) < min(objective(0.98 * result), objective(1.02 * result))
 
 
 def test_of_labels_that_are_all_right() -> None:
-    found = fit_temperature(torch.eye(2).repeat(10, 1), torch.arange(2).repeat(10))
-    assert 0.01 < float(found) < 1
+    result = fit_temperature(torch.eye(2).repeat(10, 1), torch.arange(2).repeat(10))
+    assert 0.01 < float(result) < 1
 
 
 def test_a_row_of_weight_two_counts_twice() -> None:

@@ -10,7 +10,7 @@ import torch
 import kdmkit as kdm
 from kdmkit.training import Table, fit_tree, tree_options
 from kdmkit.training.packing import packed_rows
-from kdmkit.training.tree_expectation import maximise_expectation
+from kdmkit.training.tree_fit import maximise_expectation
 from kdmkit.training.tree_objective import TreeObjective
 
 

@@ -22,7 +22,7 @@ def summarize(folder: Path, *, figures: bool = True) -> Report:
     """
     notes, drawn = [_TEXT], list[Path]()
     for experiment in EXPERIMENTS:
-        gains = _found(experiment, folder)
+        gains = _gains(experiment, folder)
         notes += [f"## {experiment.title}", experiment.text]
         if not gains:
             notes.append("Not measured yet.")
@@ -52,7 +52,7 @@ _TEXT = (
 )
 
 
-def _found(experiment: Experiment, folder: Path) -> list[Gain]:
+def _gains(experiment: Experiment, folder: Path) -> list[Gain]:
     """The gains in the newest lines of every head."""
     repeated = ("seed", "split", "trial")
     subject = [

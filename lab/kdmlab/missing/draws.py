@@ -31,14 +31,14 @@ def measure(dataset: str, seed: int) -> dict[str, Any]:
         drawn = table.sample(DRAWS, random_state=seed)
     data, draws = masks(frame, drawn, table), masks(drawn, drawn, table)
     shares = {name: column["missing"] for name, column in data.items() if "missing" in column}
-    own = [_gap(name, name, mask.mean(), draws[name]["missing"]) for name, mask in shares.items()]
+    by_column = [_gap(name, name, mask.mean(), draws[name]["missing"]) for name, mask in shares.items()]
     pairs = list(_pairs(data, draws))
     broken = list(_structural(data, draws))
     any_broken = np.logical_or.reduce([both for _, both in broken]) if broken else np.zeros(1, bool)
     return {
         "rows": len(frame),
         "columns": frame.shape[1],
-        "shares": own,
+        "shares": by_column,
         "pairs": len(pairs),
         "pairs_within": sum(pair["within"] for pair in pairs),
         "worst_pairs": sorted(pairs, key=lambda pair: -pair["beyond"])[:10],
@@ -52,15 +52,15 @@ def measure(dataset: str, seed: int) -> dict[str, Any]:
 def masks(frame: Any, drawn: Any, table: KDMTable) -> Masks:
     """By column of the draws, the rows with each frequent value, and those with a missing cell."""
     markers = {name: set(column.storage.markers) for name, column in table.columns_.items()}
-    found: Masks = {}
+    rows: Masks = {}
     for name in drawn:
         cells = frame[name].astype(object)
         missing = (cells.isna() | cells.isin(markers[name])).to_numpy()
         values = cells.where(~missing)
         counts = values.value_counts()
         column = {f"= {value}": (values == value).to_numpy() for value in counts.index[:100]}
-        found[name] = {**column, **({"missing": missing} if missing.any() else {})}
-    return found
+        rows[name] = {**column, **({"missing": missing} if missing.any() else {})}
+    return rows
 
 
 def _pairs(data: Masks, draws: Masks) -> Iterator[dict[str, Any]]:

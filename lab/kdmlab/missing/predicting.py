@@ -35,7 +35,7 @@ def measure(prediction: Prediction, seed: int) -> dict[str, Any]:
         boosted = _boosted(train, rest, truth, target, is_number, seed)
     missing = float(frame.drop(columns=target).isna().to_numpy().mean())
     return {
-        "measure": "R²" if is_number else "AUC",
+        "score": "R²" if is_number else "AUC",
         "rows": len(frame),
         "columns": frame.shape[1],
         "missing": missing,

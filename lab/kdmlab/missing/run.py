@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,8 +27,10 @@ from kdmlab.missing import draws, filling, predicting, texts
 from kdmlab.missing.data import DRAWN, IMPUTED, MOST_ROWS, PREDICTED, TEXTS
 
 MEASURES = ("draws", "imputation", "prediction", "texts")
+#: Imputation by version 0.2.0, if its source is given.
+OLD = "imputation 0.2.0"
 #: Seeds of each measure.
-SEEDS = {"draws": 1, "imputation": 5, "prediction": 3, "texts": 1}
+SEEDS = {"draws": 1, "imputation": 5, "prediction": 3, "texts": 1, OLD: 5}
 SETTINGS = "defaults"
 _MARGIN = -0.005
 
@@ -40,6 +43,7 @@ def run(
     datasets: Sequence[str] = (),
     settings: str = SETTINGS,
     workers: int = 1,
+    old: Path | None = None,
     fresh: bool = False,
     verbose: bool = True,
 ) -> Report:
@@ -48,32 +52,34 @@ def run(
     Args:
         folder: where the results are and go.
         part: which data sets.
-        measures: draws, imputation, prediction or texts; none: all of them.
+        measures: draws, imputation, prediction, texts or imputation 0.2.0; none: all of them.
         datasets: some of the data sets; none: all of them.
         settings: a name of what is tried, on development data. The report has the lines of the last one.
         workers: processes that measure at the same time.
+        old: the folder with the source of kdmkit 0.2.0, whose imputation is measured, too.
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
     path = folder / f"missing-{part}.jsonl"
+    chosen = measures or (*MEASURES, *([OLD] if old else []))
     wanted = [
         task
-        for task in tasks(part, settings)
-        if task.key["measure"] in (measures or MEASURES) and (not datasets or task.key["dataset"] in datasets)
+        for task in tasks(part, settings, old)
+        if task.key["measure"] in chosen and (not datasets or task.key["dataset"] in datasets)
     ]
     with processes(workers) as pool:
         run_tasks(wanted, path, fresh=fresh, verbose=verbose, pool=pool)
     return summarize(folder, part=part, settings=settings)
 
 
-def tasks(part: Part, settings: str = SETTINGS) -> list[Task]:
-    """All tasks of a part."""
-    found: list[Task] = []
+def tasks(part: Part, settings: str = SETTINGS, old: Path | None = None) -> list[Task]:
+    """All tasks of a part. Those of version 0.2.0 have settings of their own."""
+    planned: list[Task] = []
 
     def add(measure: str, dataset: str, function: Callable[..., dict[str, Any]], **more: str) -> None:
         for seed in range(SEEDS[measure]):
-            key = {"measure": measure, "dataset": dataset, **more, "seed": seed, "settings": settings}
-            found.append(Task(key, partial(function, seed=seed)))
+            key = {"measure": measure, "dataset": dataset, "settings": settings, **more, "seed": seed}
+            planned.append(Task(key, partial(function, seed=seed)))
 
     for dataset in DRAWN[part]:
         add("draws", dataset, partial(draws.measure, dataset))
@@ -87,19 +93,21 @@ def tasks(part: Part, settings: str = SETTINGS) -> list[Task]:
     for dataset in IMPUTED[part]:
         for mechanism in filling.MECHANISMS:
             add("imputation", dataset, partial(filling.measure, dataset, mechanism), mechanism=mechanism)
+            of_old = partial(filling.measure_0_2, dataset, mechanism, old)
+            add(OLD, dataset, of_old, mechanism=mechanism, settings=SETTINGS)
     for dataset in TEXTS[part]:
         add("texts", dataset, partial(texts.measure, dataset))
-    return found
+    return planned
 
 
 def summarize(folder: Path, *, part: Part, settings: str = SETTINGS) -> Report:
     """Writes the tables from the lines that there are."""
     path = folder / f"missing-{part}.jsonl"
-    rows = [row for row in read_rows(path) if row["settings"] == settings]
-    by = {measure: [row for row in rows if row["measure"] == measure] for measure in MEASURES}
+    rows = [row for row in read_rows(path) if row["measure"] == OLD or row["settings"] == settings]
+    by = {measure: [row for row in rows if row["measure"] == measure] for measure in (*MEASURES, OLD)}
     notes = [
         *_draws_notes(by["draws"]),
-        *_imputation_notes(by["imputation"]),
+        *_imputation_notes(by["imputation"], by[OLD]),
         *_prediction_notes(by["prediction"]),
         *_texts_notes(by["texts"]),
         provenance(rows),
@@ -141,27 +149,51 @@ def _draws_notes(rows: Sequence[Row]) -> list[str]:
     return ["## Draws", text, markdown_table(header, cells)] if rows else []
 
 
-def _imputation_notes(rows: Sequence[Row]) -> list[str]:
-    cells = []
+def _imputation_notes(rows: Sequence[Row], old: Sequence[Row]) -> list[str]:
+    old_errors = {_cell_key(row): row["0.2.0"]["mean"] for row in old}
+    cells, verdicts = [], Counter[str]()
     for dataset, mechanism in dict.fromkeys((row["dataset"], row["mechanism"]) for row in rows):
         some = [row for row in rows if (row["dataset"], row["mechanism"]) == (dataset, mechanism)]
-        gains = Mean.of([row["unknown"]["mean"] - row["outcome"]["mean"] for row in some])
-        verdict = (
-            "worse"
-            if gains.mean < -gains.standard_error
-            else "better"
-            if gains.mean > gains.standard_error
-            else "equal"
-        )
-        values = [f"{np.mean([row[method]['mean'] for row in some]):.4f}" for method in filling.METHODS]
-        cells.append([dataset, mechanism, *values, gains.plus_minus(gains.standard_error), verdict])
+        means: list[dict[str, float | None]] = [
+            {method: row[method]["mean"] for method in filling.METHODS}
+            | {"0.2.0": old_errors.get(_cell_key(row))}
+            for row in some
+        ]
+        shown = [_mean_of([mean[method] for mean in means]) for method in (*filling.METHODS, "0.2.0")]
+        gains = [_gain(means, method) for method in ("unknown", "0.2.0")]
+        verdicts[gains[1][1]] += 1
+        cells.append([dataset, mechanism, *shown, *(text for gain in gains for text in gain)])
     text = (
         "The mean over columns of the error in removed cells: of numbers in standard deviations, of levels "
-        'the share that is wrong. The gain is that of `missing="outcome"` over `"unknown"`, ± its standard '
-        f"error over {SEEDS['imputation']} seeds."
+        'the share that is wrong. Gains are those of `missing="outcome"`, the default, over `"unknown"` and '
+        f"over version 0.2.0, ± their standard errors over {SEEDS['imputation']} seeds."
     )
-    header = ["data set", "missing", "outcome", "unknown", "gain", "outcome is"]
-    return ["## Imputation", text, markdown_table(header, cells)] if rows else []
+    header = ["data set", "missing", "outcome", "unknown", "0.2.0"]
+    header += ["gain over unknown", "outcome is", "gain over 0.2.0", "outcome is"]
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ("better", "equal", "worse"))
+    summary = f"Compared with 0.2.0, outcomes are {counts} by more than the standard error (target: 0 worse)."
+    return ["## Imputation", text, markdown_table(header, cells), summary] if rows else []
+
+
+def _cell_key(row: Row) -> tuple[Any, ...]:
+    return row["dataset"], row["mechanism"], row["seed"]
+
+
+def _mean_of(values: Sequence[float | None]) -> str:
+    numbers = [value for value in values if value is not None]
+    return f"{np.mean(numbers):.4f}" if numbers else "–"
+
+
+def _gain(means: Sequence[dict[str, float | None]], method: str) -> tuple[str, str]:
+    """By how much outcomes err less than a method, and the verdict."""
+    pairs = [(mean[method], mean["outcome"]) for mean in means]
+    differences = [other - outcome for other, outcome in pairs if other is not None and outcome is not None]
+    if not differences:
+        return "–", "not measured"
+    gains = Mean.of(differences)
+    error = gains.standard_error
+    verdict = "worse" if gains.mean < -error else "better" if gains.mean > error else "equal"
+    return gains.plus_minus(error), verdict
 
 
 def _prediction_notes(rows: Sequence[Row]) -> list[str]:
@@ -172,7 +204,7 @@ def _prediction_notes(rows: Sequence[Row]) -> list[str]:
         gaps.append(gap.mean)
         values = [f"{np.mean([row[method] for row in some]):.4f}" for method in ("table", "boosting")]
         first = some[0]
-        name = f"{first['target']}: {first['measure']}"
+        name = f"{first['target']}: {first['score']}"
         size = [f"{first['rows']:,}", str(first["columns"]), f"{first['missing']:.1%}"]
         cells.append([dataset, name, *size, *values, gap.plus_minus(gap.standard_error)])
     text = (

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from kdmkit import RBF, KDMProportionClassifier
 from kdmkit.kernels import typical_distance
 from kdmkit.nn import JointLayer, make_linear
-from kdmkit.training import Device, FitOptions, Rows, encode_rows, fit
+from kdmkit.training import Bags, Device, FitOptions, Rows, encode_rows, fit
 from kdmlab.proportions.likelihood import (
-    BaggedRows,
     CountLikelihood,
     Labels,
     MeanOfBag,
@@ -141,9 +140,9 @@ def two_phases(
         batch_size: rows per step; whole bags where counts are learned from.
         device: where to compute.
     """
-    ids, held_out = split_rows((torch.arange(len(training.share)),), 0.1, seed)
+    ids, validation = split_rows((torch.arange(len(training.share)),), 0.1, seed)
     labels = Labels(encoder, make_linear(LATENT, 2, torch.Generator().manual_seed(seed)))
-    bags = BaggedRows(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
+    bags = Bags(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
     shares = torch.from_numpy(training.proportions).float()
     prior = torch.from_numpy(training.proportions[ids.tensors[0]].mean(0)).float()
     settings: dict[str, Any] = {
@@ -155,7 +154,7 @@ def two_phases(
 
     def learn(objective: nn.Module, prepare: Callable[[Rows], Rows], size: int, rate: float) -> None:
         options = FitOptions(batch_size=size, learning_rate=rate, **settings)
-        fit(objective, prepare(ids), None if held_out is None else prepare(held_out), options=options)
+        fit(objective, prepare(ids), None if validation is None else prepare(validation), options=options)
 
     by_row = partial(_rows_with_proportions, bags, shares)
     learn(RowLikelihood(labels, prior), by_row, batch_size, RATES[0])
@@ -181,13 +180,13 @@ def _kdm_head(labels: Labels, rows: Rows, n_components: int, sigma_factor: float
     return layer.initialize(z, amplitudes, method="random", sigma=sigma, generator=generator)
 
 
-def _rows_with_proportions(bags: BaggedRows, shares: Tensor, some: Rows) -> Rows:
+def _rows_with_proportions(bags: Bags, shares: Tensor, some: Rows) -> Rows:
     """The rows of some bags, each with the proportions of its bag."""
     (ids,) = some.tensors
     return Rows((bags.inside(ids), shares[ids].repeat_interleave(bags.size[ids], 0)))
 
 
-def _bags_with_counts(bags: BaggedRows, shares: Tensor, some: Rows) -> Rows:
+def _bags_with_counts(bags: Bags, shares: Tensor, some: Rows) -> Rows:
     """Some bags, each with its number of positives."""
     (ids,) = some.tensors
     size = bags.size[ids]
@@ -212,7 +211,7 @@ def network(
 ) -> Scorer:
     """A network whose mean answer over a bag is fitted to the bag's proportions."""
     encoder = small_encoder(training.X.shape[1], hidden=hidden, latent=2, dropout=0.1, seed=seed)
-    bags = BaggedRows(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
+    bags = Bags(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
     shares = torch.from_numpy(training.proportions).float()
     train, validation = split_rows((bags.first, bags.size, shares), 0.1, seed)
     options = FitOptions(

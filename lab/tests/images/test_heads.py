@@ -69,11 +69,11 @@ def test_the_nearest_neighbour_is_the_tenth() -> None:
 
 def test_the_density_has_the_bandwidth_of_the_largest_held_out_likelihood() -> None:
     generator = torch.Generator().manual_seed(0)
-    known, held_out = torch.randn(2, 200, 3, generator=generator)
-    score = novelty.density(known, held_out)
+    seen, held_out = torch.randn(2, 200, 3, generator=generator)
+    score = novelty.density(seen, held_out)
     best = float(score(held_out).mean())
     for std in (0.1, 0.3, 0.5, 1.0):
-        rho = kdm.KDM.from_samples(known, kdm.RBF.from_std(std))
+        rho = kdm.KDM.from_samples(seen, kdm.RBF.from_std(std))
         assert float(rho.log_prob(held_out).mean()) <= best + 1e-3
     assert score(torch.full((1, 3), 9.0)) < score(held_out).min()
 
@@ -83,13 +83,13 @@ def test_vectors_of_layers_have_normalised_moments_of_channels_and_the_latent_ve
         torch.nn.Conv2d(1, 2, 1), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(32, 3)
     )
     x = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8)
-    found = novelty.vectors(encoder, x)
+    vectors = novelty.vectors(encoder, x)
     h = encoder[:2](x / 255).detach().flatten(2)
     moments = torch.cat([h.std(-1), h.mean(-1)], 1)
     moments = moments / moments.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(found["all layers"].values, torch.cat([moments, encoder(x / 255)], 1))
-    torch.testing.assert_close(found["latent"].values, encoder(x / 255))
-    squares = found["all layers"].weights.square()
+    torch.testing.assert_close(vectors["all layers"].values, torch.cat([moments, encoder(x / 255)], 1))
+    torch.testing.assert_close(vectors["latent"].values, encoder(x / 255))
+    squares = vectors["all layers"].weights.square()
     torch.testing.assert_close(squares[:4].sum(), squares[4:].sum())
     assert squares.mean() == pytest.approx(1)
 
@@ -125,17 +125,17 @@ def line(model: str, seed: int, nll: float, ece: float, areas: dict[str, float])
 
 def test_claims_pair_seeds_and_compare_with_the_best_rival() -> None:
     own = {"KDM, all layers": 0.97, "log evidence, latent": 1.0}
-    found = heads_report.groups(
+    vectors = heads_report.groups(
         [
             line("dense", 0, 0.02, 0.001, {"KDM, all layers": 0.9}),
             line("kdm", 0, 0.03, 0.004, {**own, "energy, latent": 0.975}),
             line("kdm", 1, 0.01, 0.008, {**own, "energy, latent": 0.983}),
         ]
     )
-    error, difference = heads_report.calibration_claims(found)
+    error, difference = heads_report.calibration_claims(vectors)
     assert (error.value, error.met, difference.met) == (pytest.approx(0.006), False, False)
     assert difference.values == pytest.approx([0.01])
-    (novel,) = heads_report.novelty_claims(found)
+    (novel,) = heads_report.novelty_claims(vectors)
     assert novel == ["mnist, kdm, against fashion_mnist", "≥ 0.99", "0.9700", "-0.0090", "yes, of 2 runs"]
 
 

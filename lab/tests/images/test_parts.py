@@ -72,9 +72,9 @@ def test_decoders_are_the_papers() -> None:
 def test_features_end_with_the_output() -> None:
     encoder = paper_encoder(Shape(1, 8), 4).eval()
     x = torch.rand(2, 1, 8, 8)
-    found = features(encoder, x)
-    assert len(found) == 6
-    assert torch.equal(found[-1], encoder(x))
+    results = features(encoder, x)
+    assert len(results) == 6
+    assert torch.equal(results[-1], encoder(x))
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
@@ -259,7 +259,7 @@ def test_halves_are_disjoint(held_out: bool) -> None:
 
 
 def test_held_out_images_are_training_images() -> None:
-    whole, part = (pictures("digits", "-", held_out=held) for held in (False, True))
+    whole, part = (pictures("digits", "-", held_out=validation) for validation in (False, True))
     together = torch.cat([part.x_train, part.x_test]).flatten(1).double().sum(1)
     assert torch.equal(together.sort().values, whole.x_train.flatten(1).double().sum(1).sort().values)
     assert len(part.y_test) == 144
@@ -382,9 +382,9 @@ def test_evidence_is_the_bound() -> None:
 
 def test_nearest_training_images() -> None:
     training = torch.randint(256, (30, 1, 4, 4), dtype=torch.uint8)
-    found = nearest(training[[4, 17]].float() / 255, training, 2)
-    assert torch.equal(found[:, 0], training[[4, 17]])
-    assert found.shape == (2, 2, 1, 4, 4)
+    results = nearest(training[[4, 17]].float() / 255, training, 2)
+    assert torch.equal(results[:, 0], training[[4, 17]])
+    assert results.shape == (2, 2, 1, 4, 4)
 
 
 def test_frechet_of_gaussians() -> None:
@@ -415,19 +415,19 @@ def line(model: str, accuracy: float, **more: object) -> dict[str, object]:
 def test_targets_are_compared_with_means() -> None:
     rows = [line("kdm", a, seed=seed) for seed, a in enumerate((0.85, 0.856))]
     rows += [line("dense", 0.8515), line("ml-kdm", 0.843), line("dense", 0.1, seed=9)]
-    found = {what: cells for what, *cells in claims.claims(rows, [])}
-    assert found["cifar10, paper encoder, kdm: accuracy"] == ["≥ 0.852", "0.8530", "2", "yes, of 2 runs"]
-    assert found["cifar10, paper encoder, ml-kdm: accuracy"][1:] == ["0.8430", "1", "no, of 1 run"]
+    results = {what: cells for what, *cells in claims.claims(rows, [])}
+    assert results["cifar10, paper encoder, kdm: accuracy"] == ["≥ 0.852", "0.8530", "2", "yes, of 2 runs"]
+    assert results["cifar10, paper encoder, ml-kdm: accuracy"][1:] == ["0.8430", "1", "no, of 1 run"]
     # Only runs of the same seed are compared.
-    assert found["cifar10: KDM less Enc+Dense"][1:] == ["-0.0015", "1", "no, of 1 run"]
-    assert found["cifar10: KDM less ML-KDM"][1:] == ["0.0070", "1", "no, of 1 run"]
-    assert found["mnist, resnet encoder, kdm: accuracy"] == ["≥ 0.9965", "", "0", "not run"]
+    assert results["cifar10: KDM less Enc+Dense"][1:] == ["-0.0015", "1", "no, of 1 run"]
+    assert results["cifar10: KDM less ML-KDM"][1:] == ["0.0070", "1", "no, of 1 run"]
+    assert results["mnist, resnet encoder, kdm: accuracy"] == ["≥ 0.9965", "", "0", "not run"]
 
 
 def test_ten_runs_make_a_claim() -> None:
     rows = [line("kdm", 0.853, seed=seed) for seed in range(10)]
-    found = {what: cells for what, *cells in claims.claims(rows, [])}
-    assert found["cifar10, paper encoder, kdm: accuracy"][1:] == ["0.8530", "10", "yes"]
+    results = {what: cells for what, *cells in claims.claims(rows, [])}
+    assert results["cifar10, paper encoder, kdm: accuracy"][1:] == ["0.8530", "10", "yes"]
 
 
 def test_generation_is_compared_with_the_vae() -> None:
@@ -435,9 +435,9 @@ def test_generation_is_compared_with_the_vae() -> None:
         {"dataset": "cifar10", "generator": "ml-kdm", "recognised": 0.7, "frechet": 9.0},
         {"dataset": "cifar10", "generator": "vae", "recognised": 0.3, "frechet": 8.0},
     ]
-    found = {what: cells for what, *cells in claims.claims([], drawn)}
-    assert found["cifar10: generated images recognised"] == ["≥ 0.6", "0.7000", "1", "yes, of 1 run"]
-    bound = found["cifar10: Fréchet distance, not above the conditional VAE's"]
+    results = {what: cells for what, *cells in claims.claims([], drawn)}
+    assert results["cifar10: generated images recognised"] == ["≥ 0.6", "0.7000", "1", "yes, of 1 run"]
+    bound = results["cifar10: Fréchet distance, not above the conditional VAE's"]
     assert bound == ["≤ 8", "9.0000", "1", "no, of 1 run"]
 
 
@@ -458,15 +458,15 @@ def test_search_shows_what_was_varied() -> None:
         {**line("", 0), "generator": "ml-kdm", "drawing": {"spread": s}, "recognised": 0.5, "frechet": 10 * s}
         for s in (1.0, 0.5)
     ]
-    found = searches.search_table(rows, drawn)
-    assert list(found.header[3:-2]) == ["smoothing"]
-    assert [row[0:1] + row[3:] for row in map(list, found.rows)] == [
+    results = searches.search_table(rows, drawn)
+    assert list(results.header[3:-2]) == ["smoothing"]
+    assert [row[0:1] + row[3:] for row in map(list, results.rows)] == [
         ["cifar10", "0", "1", "0.9000"],
         ["cifar10", "0.1", "1", "0.8000"],
         ["cifar10", "", "1", "0.7000"],
         ["mnist", "0.1", "1", "0.6000"],
     ]
-    assert "| cifar10 | ml-kdm | 0 | 0.5 | 0.5000 | 5.0000 |" in found.markdown()
+    assert "| cifar10 | ml-kdm | 0 | 0.5 | 0.5000 | 5.0000 |" in results.markdown()
 
 
 def test_search_shows_the_grid() -> None:

@@ -70,14 +70,14 @@ def test_kdms_of_other_sizes_can_share_an_encoder() -> None:
 
 def test_the_first_bandwidth_can_be_wider(few_digits: None, digits: Plan) -> None:
     (job,) = digits.jobs("digits", "paper")
-    found = []
+    results = []
     for start in (1.0, 2.0):
         trained = jobs.Trained(replace(job, recipe=changed(job.recipe, {"sigma_start": start})))
         dense, kdm = trained._new_dense(), trained._new_kdm()
         kdm.encoder.load_state_dict(dense.encoder.state_dict())
         phases.place_components(kdm, trained.data, trained.setting)
-        found.append(float(kdm.layer.kernel("x").sigma.detach()))
-    assert found[1] == pytest.approx(2 * found[0], rel=1e-5)
+        results.append(float(kdm.layer.kernel("x").sigma.detach()))
+    assert results[1] == pytest.approx(2 * results[0], rel=1e-5)
     other = changed(job.recipe, {"sigma_start": 2})
     assert settings_of_phase(other, "dense") == settings_of_phase(job.recipe, "dense")
     assert settings_of_phase(other, "kdm") != settings_of_phase(job.recipe, "kdm")
@@ -97,12 +97,12 @@ def test_rows_alone_are_a_chain_of_their_own(digits: Plan) -> None:
 
 def test_rows_alone_have_recipes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OWN, ("digits", False), {"joint_epochs": 3})
-    found = {model: recipe_for("digits", "paper", model) for model in MODELS}
+    results = {model: recipe_for("digits", "paper", model) for model in MODELS}
     usual = RECIPES["digits", "paper"]
-    assert found["kdm"] == found["dense"] == usual
-    assert found["dense-alone"] == recipe_of("dense-alone", usual)
-    assert found["kdm-alone"] == found["ml-kdm-alone"]
-    assert found["kdm-alone"] == recipe_of("kdm-alone", changed(usual, {"joint_epochs": 3}))
+    assert results["kdm"] == results["dense"] == usual
+    assert results["dense-alone"] == recipe_of("dense-alone", usual)
+    assert results["kdm-alone"] == results["ml-kdm-alone"]
+    assert results["kdm-alone"] == recipe_of("kdm-alone", changed(usual, {"joint_epochs": 3}))
 
 
 def test_what_draws_waits_for_judge_and_kdm(digits: Plan) -> None:
@@ -128,13 +128,13 @@ def test_claims_about_kdms_alone_pair_seeds() -> None:
         }
 
     rows = [line("kdm-alone", 0.85, 0), line("kdm-alone", 0.86, 1), line("dense-alone", 0.851, 0)]
-    found = {claim.what: claim for claim in claims._alone(rows)}
-    assert found["cifar10: KDM alone, accuracy"].value == pytest.approx(0.855)
-    behind = found["cifar10: KDM alone less the best Enc+Dense"]
+    results = {claim.what: claim for claim in claims._alone(rows)}
+    assert results["cifar10: KDM alone, accuracy"].value == pytest.approx(0.855)
+    behind = results["cifar10: KDM alone less the best Enc+Dense"]
     assert behind.values == pytest.approx([-0.001])
     assert behind.met
     # The other recipe of Enc+Dense is better.
-    found = {claim.what: claim for claim in claims._alone([*rows, line("dense", 0.853, 0)])}
-    behind = found["cifar10: KDM alone less the best Enc+Dense"]
+    results = {claim.what: claim for claim in claims._alone([*rows, line("dense", 0.853, 0)])}
+    behind = results["cifar10: KDM alone less the best Enc+Dense"]
     assert behind.values == pytest.approx([-0.003])
     assert not behind.met

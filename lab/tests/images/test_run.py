@@ -201,8 +201,8 @@ def test_bad_options(
     message: str,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    known = [] if "--dataset" in options else ["--dataset", "digits"]
-    code, output = invoke(tmp_path, *known, *options)
+    usual = [] if "--dataset" in options else ["--dataset", "digits"]
+    code, output = invoke(tmp_path, *usual, *options)
     assert code == 2
     assert message in output
 

@@ -70,8 +70,8 @@ def test_minimiser_is_the_same_in_other_coordinates(penalty: float) -> None:
     best = scipy_minimize(
         objective, np.zeros(96), jac=True, method="L-BFGS-B", options={"maxiter": 20_000, "ftol": 1e-15}
     )
-    own = model._beta.squeeze(1).numpy()
-    assert objective(own)[0] <= best.fun + 1e-7
+    fitted = model._beta.squeeze(1).numpy()
+    assert objective(fitted)[0] <= best.fun + 1e-7
     np.testing.assert_allclose(model.decision_function(X), kernel @ best.x, atol=2e-2)
 
 

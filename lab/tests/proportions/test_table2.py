@@ -247,10 +247,10 @@ def lines(auc: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def test_claims_count_cells() -> None:
-    found = report.claims(
+    results = report.claims(
         report.means(lines({"kdm-encoder": 0.9, "kdm": 0.88, "lmmcm": 0.87, "network": 0.5}))
     )
-    table = {what: cells for what, *cells in found}
+    table = {what: cells for what, *cells in results}
     leading = "`kdm-encoder` at least the paper's LMMCM and KDM and our LMMCM: cells of 16"
     assert table[leading] == ["≥ 16", "16", "yes", ""]
     assert table["`kdm-encoder`: its lowest trial"] == ["≥ 0.8", "0.8900", "yes", ""]
@@ -288,9 +288,9 @@ def test_pairs_of_rows_are_compared_by_trial() -> None:
 
 
 def test_our_own_lmmcm_has_to_be_beaten_too() -> None:
-    found = report.means(lines({"kdm-encoder": 0.9, "lmmcm": 0.91}))
-    assert not any(report.leads(cell, found) for cell in report.CELLS)
-    assert report.claims(found)[0][-1].count("magic") == 8
+    results = report.means(lines({"kdm-encoder": 0.9, "lmmcm": 0.91}))
+    assert not any(report.leads(cell, results) for cell in report.CELLS)
+    assert report.claims(results)[0][-1].count("magic") == 8
 
 
 def test_the_table_has_the_papers_rows_and_t_intervals() -> None:
@@ -308,22 +308,22 @@ def test_search_orders_choices_by_held_out_bags(
     instead_of_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(selection.GRID, "kdm", {"sigma_factor": (1.0,), "travelled": (0.005, 0.1)})
-    found = selection.search(
+    results = selection.search(
         tmp_path, instead_of_files, datasets=["magic"], bag_sizes=[8], methods=["kdm"], verbose=False
     )
     # One epoch of training is not enough.
-    assert [row[2] for row in found.rows] == ["8", "8", "all", "all"]
+    assert [row[2] for row in results.rows] == ["8", "8", "all", "all"]
     names = ["sigma_factor 1, travelled 0.1", "sigma_factor 1, travelled 0.005"]
-    assert [row[3] for row in found.rows] == [*names, *names]
-    assert float(found.rows[2][4]) < float(found.rows[3][4])
+    assert [row[3] for row in results.rows] == [*names, *names]
+    assert float(results.rows[2][4]) < float(results.rows[3][4])
 
 
 def test_held_out_bags_are_whole_and_apart(small: Dataset) -> None:
     training, _, _ = TRIAL.draw(small)
-    train, held = selection.split(training, 0)
-    assert (len(train.share), len(held.share)) == (51, 13)
+    train, validation = selection.split(training, 0)
+    assert (len(train.share), len(validation.share)) == (51, 13)
     assert np.bincount(train.bags).tolist() == [8] * 51
-    assert not {row.tobytes() for row in train.X} & {row.tobytes() for row in held.X}
+    assert not {row.tobytes() for row in train.X} & {row.tobytes() for row in validation.X}
 
 
 def test_search_knows_its_methods(instead_of_files: Path, tmp_path: Path) -> None:

@@ -42,21 +42,21 @@ def test_every_part_is_measured_reported_and_not_fitted_twice(tmp_path, monkeypa
     assert not (tmp_path / "tables.jsonl").exists()
     monkeypatch.setattr(fits, "_write", None)  # measures need no fit any more
     report = run(tmp_path)
-    found = {(row["part"], row["method"]): row for row in lines(tmp_path)}
-    assert len(found) == 12
-    kdm = found["generation", "kdm"]
+    results = {(row["part"], row["method"]): row for row in lines(tmp_path)}
+    assert len(results) == 12
+    kdm = results["generation", "kdm"]
     assert 0 <= kdm["c2st_xgb"] <= 1
     assert kdm["fit_seconds"] > 0
     assert kdm["parameters"] > 0
     assert kdm["fitted_on"]["machine"] == kdm["machine"]
-    assert found["generation", "real"]["tstr_auc"] > 0.9
-    assert 0 <= found["copying", "kdm"]["dcr_share"] <= 1
-    assert found["prediction", "boosting"]["auc"] > 0.9
-    assert found["imputation", "mean and mode"]["nrmse"] == pytest.approx(1, abs=0.1)
-    assert 0 < found["intervals", "kdm"]["coverage"] <= 1
-    assert found["intervals", "kdm"]["claimed"] == pytest.approx(0.9, abs=0.02)  # MAGIC's are densities
-    assert found["intervals", "kdm"]["claimed_other"] == pytest.approx(0.9, abs=0.02)
-    assert found["queries", "kdm"]["query_ms_p95"] >= found["queries", "kdm"]["query_ms_p50"] > 0
+    assert results["generation", "real"]["tstr_auc"] > 0.9
+    assert 0 <= results["copying", "kdm"]["dcr_share"] <= 1
+    assert results["prediction", "boosting"]["auc"] > 0.9
+    assert results["imputation", "mean and mode"]["nrmse"] == pytest.approx(1, abs=0.1)
+    assert 0 < results["intervals", "kdm"]["coverage"] <= 1
+    assert results["intervals", "kdm"]["claimed"] == pytest.approx(0.9, abs=0.02)  # MAGIC's are densities
+    assert results["intervals", "kdm"]["claimed_other"] == pytest.approx(0.9, abs=0.02)
+    assert results["queries", "kdm"]["query_ms_p95"] >= results["queries", "kdm"]["query_ms_p50"] > 0
     text = report.files[1].read_text("utf-8")
     for part in parts.PARTS:
         assert f"## {part.capitalize()}" in text
@@ -184,22 +184,22 @@ class Zeros(Intervals):
 def test_coverage_is_the_share_of_cells_within_their_interval():
     table = rows(4000, 0)
     table["noise"][:1000] = np.nan
-    found = answers.interval_scores(Intervals(), table)
-    assert found["coverage_by_column"] == {"noise": found["coverage"]}
-    assert found["coverage"] == pytest.approx(0.9, abs=0.02)
-    assert [found["claimed"], found["claimed_other"]] == pytest.approx([0.9, 0.9])
-    assert found["coverage_other"] == pytest.approx(found["coverage"])
-    assert found["width"] == pytest.approx(3.29, abs=0.15)
+    results = answers.interval_scores(Intervals(), table)
+    assert results["coverage_by_column"] == {"noise": results["coverage"]}
+    assert results["coverage"] == pytest.approx(0.9, abs=0.02)
+    assert [results["claimed"], results["claimed_other"]] == pytest.approx([0.9, 0.9])
+    assert results["coverage_other"] == pytest.approx(results["coverage"])
+    assert results["width"] == pytest.approx(3.29, abs=0.15)
 
 
 def test_cells_that_are_sure_are_told_apart():
     table = rows(200, 0)
     table["noise"][1::4] = 0.0
-    found = answers.interval_scores(Zeros(), table)
-    assert found["claimed"] == pytest.approx(0.92)
-    assert found["coverage"] == pytest.approx(0.25)
-    assert found["claimed_other"] == pytest.approx(0.86)
-    assert found["coverage_other"] == 0.0
+    results = answers.interval_scores(Zeros(), table)
+    assert results["claimed"] == pytest.approx(0.92)
+    assert results["coverage"] == pytest.approx(0.25)
+    assert results["claimed_other"] == pytest.approx(0.86)
+    assert results["coverage_other"] == 0.0
 
 
 def test_independent_columns_have_the_cells_of_the_rows():
@@ -222,19 +222,19 @@ def test_synthetic_rows_come_back_from_the_disk(tmp_path):
 
 def test_ranks_are_among_methods_with_the_score():
     scores = {"kdm": (0.5, 0.9), "KNN": (0.4, 0.8), "ExtraTrees": (0.6, None)}
-    found = [
+    results = [
         {"dataset": "d", "method": name, "seed": 0, "nrmse": nrmse, "accuracy": accuracy}
         for name, (nrmse, accuracy) in scores.items()
     ]
-    assert mean_ranks(found) == {("d", "kdm"): 1.5, ("d", "KNN"): 1.5, ("d", "ExtraTrees"): 3}
+    assert mean_ranks(results) == {("d", "kdm"): 1.5, ("d", "KNN"): 1.5, ("d", "ExtraTrees"): 3}
 
 
 def test_the_device_with_more_seeds_is_preferred():
     def line(device: str, seed: int) -> dict[str, Any]:
         return {"part": "copying", "dataset": "d", "method": "kdm", "device": device, "seed": seed}
 
-    found = preferred([line("cpu", 0), line("cuda", 0), line("cuda", 1)])
-    assert [row["device"] for row in found] == ["cuda", "cuda"]
+    results = preferred([line("cpu", 0), line("cuda", 0), line("cuda", 1)])
+    assert [row["device"] for row in results] == ["cuda", "cuda"]
 
 
 def test_a_fit_of_other_defaults_is_made_again(tmp_path, monkeypatch):

@@ -41,9 +41,9 @@ def test_c2st_by_sdmetrics_is_about_ours():
     pytest.importorskip("sdmetrics")
     pytest.importorskip("xgboost")
     real, synthetic = rows(300, 0), rows(300, 1)
-    found = detection.c2st_sdmetrics(real, synthetic)
-    assert found == pytest.approx(detection.c2st(real, synthetic), abs=0.1)
-    assert found == detection.c2st_sdmetrics(real, synthetic)
+    scores = detection.c2st_sdmetrics(real, synthetic)
+    assert scores == pytest.approx(detection.c2st(real, synthetic), abs=0.1)
+    assert scores == detection.c2st_sdmetrics(real, synthetic)
 
 
 def test_auc_of_several_levels_is_the_mean_over_levels():
@@ -89,9 +89,9 @@ def test_peers_fill_in_what_depends_on_the_rest(method):
     table = rows(400, 0)
     left, removed = imputation.remove_cells(table, 0)
     filled = imputation.PEERS[method](left, 0)
-    found = imputation.errors(table, filled, removed)
-    assert found["accuracy_by_column"]["kind"] > 0.75
-    assert found["nrmse_by_column"]["size"] < 0.85
+    scores = imputation.errors(table, filled, removed)
+    assert scores["accuracy_by_column"]["kind"] > 0.75
+    assert scores["nrmse_by_column"]["size"] < 0.85
     for name in table:
         np.testing.assert_array_equal(filled[name][~removed[name]], table[name][~removed[name]])
 
@@ -104,9 +104,9 @@ def test_chained_equations_stay_within_the_column():
     filled = imputation.ridge(left, 0)
     assert filled["constant"] == pytest.approx(1)
     for name in ("size", "twice"):
-        known = table[name][~removed[name]]
-        assert known.min() - 1e-9 <= filled[name].min()
-        assert filled[name].max() <= known.max() + 1e-9
+        remaining = table[name][~removed[name]]
+        assert remaining.min() - 1e-9 <= filled[name].min()
+        assert filled[name].max() <= remaining.max() + 1e-9
 
 
 def test_a_matrix_of_rows_gives_the_rows_back():

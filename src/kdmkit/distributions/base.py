@@ -220,7 +220,7 @@ def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         name: None if child is None else _copied(child, memo) for name, child in module._modules.items()
     }
     parts: dict[str, dict[str, Any]] = {"_parameters": module._parameters, "_buffers": module._buffers}
-    tensors = {part: {n: memo.get(id(x)) for n, x in held.items()} for part, held in parts.items()}
+    tensors = {part: {n: memo.get(id(x)) for n, x in members.items()} for part, members in parts.items()}
     copied.__dict__.update(module.__dict__ | tensors | {"_modules": children})
     return copied
 

@@ -119,6 +119,7 @@ class EventEvidence(Outcomes):
         self.boxes = event.boxes(self) if isinstance(event, Event) else list(event)
         self.cases = cases_of(joint, self.boxes)
         self._kept_scores: dict[int, CaseScores] = {}
+        self._kept_answers: dict[str | None, list[Answered]] = {}
 
     def read(self, key: Key, region: Region) -> tuple[Key, Region]:
         if not isinstance(key, str):
@@ -196,11 +197,16 @@ class EventEvidence(Outcomes):
     # ---- posteriors
 
     def answers(self, target: str | None = None) -> list[Answered]:
-        """The cases that count, in groups; none if the event is impossible.
+        """The cases that count, in groups; none if the event is impossible. Computed once.
 
         Args:
             target: a variable whose weights are wanted.
         """
+        if target not in self._kept_answers:
+            self._kept_answers[target] = self._answers(target)
+        return self._kept_answers[target]
+
+    def _answers(self, target: str | None) -> list[Answered]:
         for groups in self._groups.values():
             answers = []
             for cases in groups:

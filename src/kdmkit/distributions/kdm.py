@@ -21,12 +21,12 @@ from kdmkit.distributions.arguments import (
 )
 from kdmkit.distributions.base import PartMap
 from kdmkit.distributions.batch_index import BatchIndex
-from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.mixing import Entry, log_posterior_weights
 from kdmkit.distributions.sampling import choose, draw_with_gradients
 from kdmkit.distributions.summaries import Summaries
 from kdmkit.distributions.weights import Given, Weights, given_weights
 from kdmkit.kernels import Cosine, Kernel, Region, check_continuous, check_kernel
-from kdmkit.kernels.bandwidth import FixedBandwidth, positive_tensor
+from kdmkit.kernels.bandwidth import FixedBandwidth
 
 
 class KDM(Summaries, Distribution):
@@ -238,7 +238,7 @@ class KDM(Summaries, Distribution):
         """The distribution of f·x (continuous kernels): components and bandwidths are multiplied by f.
 
         Args:
-            factor: f > 0, a number or `(d,)`.
+            factor: f > 0, a number or `(*batch, d)`.
 
         >>> import kdmkit as kdm
         >>> rho = kdm.KDM(torch.tensor([[3.0]]), None, kdm.RBF.from_std(0.5)).scaled(2.0)
@@ -246,14 +246,17 @@ class KDM(Summaries, Distribution):
         (tensor([6.]), tensor([1.]))
         """
         kernel = check_continuous("scaled", self.kernel)
-        f = positive_tensor("factor", factor).to(self.components)
-        if f.ndim > 1 or (f.ndim and f.shape != self._event_shape):
-            wanted = f"a number or shape {tuple(self._event_shape)}"
-            raise ValueError(bad_argument("factor", wanted, tuple(f.shape)))
+        f = per_dimension("factor", factor, self._event_shape, self.components, self._validate_args)
+        common_batch({"factor": f.shape[:-1], "batch_shape": self._batch_shape})
+        if self._validate_args and not bool((f > 0).all()):
+            raise ValueError(bad_argument("factor", "numbers > 0", f.min().item()))
         # Fixed, for gradients: a learned bandwidth has a parameter of its own.
         bandwidth = FixedBandwidth(kernel.bandwidth.name, kernel.bandwidth.value, validate=False)
-        scaled = kernel.with_bandwidth(bandwidth).scaled(f)
-        return KDM._made(self.components * f, self._weights, scaled, self._validate_args)
+        fixed, moved = kernel.with_bandwidth(bandwidth), self.components * f.unsqueeze(-2)
+        if f.ndim == 1:
+            return KDM._made(moved, self._weights, fixed.scaled(f), self._validate_args)
+        each = f.unsqueeze(-2).expand(*f.shape[:-1], *self.components.shape[-2:])
+        return KDM._made(moved, self._weights, fixed.scaled(each), self._validate_args)
 
     def convolved(self, variance: Any) -> KDM:
         """The distribution of x + e with independent Gaussian noise e (RBF kernels without a metric).
@@ -293,6 +296,36 @@ class KDM(Summaries, Distribution):
         chosen = check_index(index, self._event_shape[-1])
         components = self.components[..., chosen]
         return KDM._made(components, self._weights, self.kernel.coordinates(chosen), self._validate_args)
+
+    def conditional(self, index: int | slice | Sequence[int] | Tensor, value: Any) -> KDM:
+        """The distribution of the other coordinates of the event, given some of them (continuous kernels).
+
+        Components are weighted by their densities at the given coordinates; under a `LowRank` kernel or a
+        metric they also move.
+
+        Args:
+            index: the given coordinates, as in `coordinates`; at least one must be left.
+            value: what they are, `(*lead, k)`; `lead` broadcasts with the batch.
+
+        >>> import kdmkit as kdm
+        >>> rho = kdm.KDM(torch.zeros(1, 2), None, kdm.LowRank.from_std(0.6, [[0.8], [0.8]]))
+        >>> given = rho.conditional(0, torch.tensor([[1.0], [2.0]]))
+        >>> given.mean, given.stddev
+        (tensor([[0.6400],
+                [1.2800]]), tensor([[0.7684],
+                [0.7684]]))
+        """
+        kernel = check_continuous("conditional", self.kernel)
+        chosen = check_index(index, self._event_shape[-1])
+        if len(chosen) == self._event_shape[-1]:
+            raise ValueError(bad_argument("index", "fewer coordinates than all", index))
+        evidence = self.coordinates(chosen)
+        x = evidence._check_value(value)
+        common_batch({"value": x.shape[:-1], "batch_shape": self._batch_shape})
+        entries = [Entry(evidence.kernel, x, evidence.components)]
+        log_weights = log_posterior_weights(entries, self.log_weights)
+        kernel, components = kernel.conditional(chosen, x.to(self.components), self.components)
+        return KDM._made(components, Given(log_weights), kernel, self._validate_args)
 
     def with_kernel(self, kernel: Kernel) -> KDM:
         """The same components and weights under another kernel on the same events.

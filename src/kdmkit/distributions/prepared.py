@@ -17,8 +17,9 @@ from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, Mixed, add_parts, log_norms
 from kdmkit.distributions.weights import Given, Weights
-from kdmkit.kernels import Kernel, check_continuous
+from kdmkit.kernels import Kernel
 from kdmkit.kernels.boxes import Boxes, order_in_blocks
+from kdmkit.kernels.location_scale import check_product
 from kdmkit.ops import Term
 from kdmkit.ops.pruned import PrunedSum
 from kdmkit.ops.triton.backend import prepare_sum
@@ -64,7 +65,7 @@ class PreparedKDM:
 
     def __init__(self, kdm: KDM, *, block_size: int = 256) -> None:
         check_instance("kdm", kdm, KDM, "a KDM")
-        kernel = check_continuous("kdm", kdm.kernel, "a KDM with a continuous kernel")
+        kernel = check_product("kdm", kdm.kernel, "a KDM with a continuous kernel")
         size = check_count("block_size", block_size)
         if kdm.batch_shape:
             raise ValueError(bad_argument("kdm", "a KDM without a batch", f"batch {tuple(kdm.batch_shape)}"))

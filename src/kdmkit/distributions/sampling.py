@@ -11,7 +11,8 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_choice, check_generator, check_number
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.tensors import pick
-from kdmkit.kernels import LocationScale, check_continuous
+from kdmkit.kernels import LocationScale
+from kdmkit.kernels.location_scale import check_product
 
 if TYPE_CHECKING:
     from kdmkit.distributions.kdm import KDM
@@ -38,12 +39,12 @@ def draw_with_gradients(
     check_choice("method", method, ("implicit", "gumbel"))
     temperature = check_number("temperature", temperature, "> 0", positive=True)
     if method == "implicit":
-        kernel = check_continuous("rsample(method='implicit')", rho.kernel)
+        kernel = check_product("rsample(method='implicit')", rho.kernel)
         return _implicit(kernel, rho.sample((n,), generator=generator), rho.components, rho.log_weights)
     if rho.kernel.draws_one_hot:
         return _gumbel_one_hot(rho.probs, n, temperature, hard, generator)
     if rho.kernel.has_rsample:
-        kernel = check_continuous("kernel", rho.kernel)
+        kernel = check_product("kernel", rho.kernel)
         return _gumbel(kernel, rho.components, rho.log_weights, n, temperature, hard, generator)
     raise TypeError(bad_argument("kernel", "one with differentiable draws", type(rho.kernel).__name__))
 

@@ -4,6 +4,15 @@ from kdmkit.estimators.classification import KDMClassifier
 from kdmkit.estimators.density import KDMDensity, merge
 from kdmkit.estimators.proportions import KDMProportionClassifier
 from kdmkit.estimators.regression import KDMRegressor
+from kdmkit.estimators.sequence import KDMSequence
 from kdmkit.estimators.table import KDMTable
 
-__all__ = ["KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"]
+__all__ = [
+    "KDMClassifier",
+    "KDMDensity",
+    "KDMProportionClassifier",
+    "KDMRegressor",
+    "KDMSequence",
+    "KDMTable",
+    "merge",
+]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import secrets
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
 
-import anyio
-import anyio.to_thread
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,13 +20,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from kdmkit._core.runtime import in_one_thread
-from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, openapi
-from kdmkit.explore.guard import Guard, RequestError, json_response
-from kdmkit.explore.page_models import Models
+from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, RowQuestion, openapi
+from kdmkit.explore.guard import ARROW, Guard, RequestError, is_arrow, json_response
+from kdmkit.explore.page_models import Models, ThreadModels
 
-# Questions that are computed at the same time.
-_AT_ONCE = 1
 # The longest error text in an answer, in characters.
 _LONGEST = 500
 
@@ -38,6 +35,7 @@ def create_app(
     token: str | None = None,
     allowed_hosts: Collection[str] = (),
     start: bool = True,
+    page: bool = True,
 ) -> ASGIApp:
     """The application (ASGI) that shows models.
 
@@ -45,9 +43,11 @@ def create_app(
         models: fitted models (`KDMTable`, or `KDMClassifier` of square images) by name, or functions that
             make them.
         host: the address that the server listens on.
-        token: the header `X-Kdmkit-Token` that requests need; None is a random one.
+        token: what requests need, as the header `X-Kdmkit-Token` or `Authorization: Bearer …`; None is a
+            random one.
         allowed_hosts: names by which the server may be called, beside this machine and its addresses.
         start: whether to make the models now, in the background.
+        page: whether it has the page, beside the API.
 
     Returns:
         The application, for any ASGI server.
@@ -56,35 +56,38 @@ def create_app(
 
     >>> app = create_app({"weights": table}, token="secret")
     """
-    page_models = models if isinstance(models, Models) else Models(models)
+    page_models = models if isinstance(models, Models) else ThreadModels(models)
     if start:
         page_models.start()
-    limiter: list[anyio.CapacityLimiter] = []
-
-    async def compute(call: Callable[..., Any], *arguments: Any) -> Any:
-        if not limiter:  # belongs to the event loop
-            limiter.append(anyio.CapacityLimiter(_AT_ONCE))
-        try:
-            return await anyio.to_thread.run_sync(in_one_thread, call, *arguments, limiter=limiter[0])
-        except (ValueError, TypeError, OverflowError) as error:
-            raise RequestError(422, str(error)[:_LONGEST]) from error
+    metrics = Metrics(page_models)
 
     async def state(_: Request) -> Response:
         from kdmkit import __version__
 
         return json_response({"version": __version__, "models": page_models.view()})
 
+    async def health(_: Request) -> Response:
+        states = {model["state"] for model in page_models.view()}
+        status = "ready" if states == {"ready"} else "failed" if "failed" in states else "loading"
+        return json_response({"status": status}, 200 if status == "ready" else 503)
+
+    async def show_metrics(_: Request) -> Response:
+        return Response(metrics.text(), 200, {"cache-control": "no-store"}, "text/plain; version=0.0.4")
+
     routes = [
-        Route("/", _page),
+        Route("/health", health),
+        Route("/metrics", show_metrics),
         Route("/openapi.json", _document),
-        Route("/static/{name}", _file),
         Route("/api/state", state),
         *(
             Route(
-                f"/api/models/{{model}}{one.path}", _handler(one, page_models, compute), methods=[one.method]
+                f"/api/models/{{model}}{one.path}",
+                metrics.timed(one, _handler(one, page_models)),
+                methods=[one.method],
             )
             for one in ENDPOINTS
         ),
+        *([Route("/", _page), Route("/static/{name}", _file)] if page else []),
     ]
     handlers = dict.fromkeys((RequestError, HTTPException, Exception), _error_response)
     app = Starlette(routes=routes, exception_handlers=handlers)
@@ -92,22 +95,92 @@ def create_app(
     return Guard(app, host=host, token=token or secrets.token_urlsafe(16), allowed_hosts=allowed_hosts)
 
 
-def _handler(endpoint: Endpoint, models: Models, compute: Callable[..., Any]) -> Callable[..., Any]:
-    async def answer(request: Request) -> Response:
-        model = models.get(request.path_params["model"], endpoint.kind)
-        arguments = []
-        if endpoint.body is not None:
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Metrics:
+    """Counts and times of requests, as Prometheus reads them.
+
+    Args:
+        models: of the server.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def timed(self, endpoint: Endpoint, handler: Handler) -> Handler:
+        """The handler, with its requests counted."""
+        path = endpoint.path or "/"
+
+        async def counted(request: Request) -> Response:
+            start, status = time.perf_counter(), 500
             try:
-                arguments.append(endpoint.body.model_validate_json(await request.body()))
-            except ValidationError as error:
-                raise RequestError(422, _first_problem(error)) from error
-        reply = await compute(getattr(model, endpoint.method_name), *arguments)
+                response = await handler(request)
+                status = response.status_code
+                return response
+            except RequestError as error:
+                status = error.status
+                raise
+            finally:
+                self._requests[path, status] += 1
+                self._seconds[path] += time.perf_counter() - start
+
+        return counted
+
+    def text(self) -> str:
+        requests = [
+            f'kdmkit_requests_total{{path="{path}",status="{status}"}} {n}'
+            for (path, status), n in sorted(self._requests.items())
+        ]
+        seconds = [
+            f'kdmkit_request_seconds_total{{path="{path}"}} {value:.6f}'
+            for path, value in sorted(self._seconds.items())
+        ]
+        pools = [
+            f'kdmkit_{name}{{model="{_label(model)}"}} {value}'
+            for model, values in sorted(self._models.counts().items())
+            for name, value in sorted(values.items())
+        ]
+        return "\n".join([*requests, *seconds, *pools, ""])
+
+
+def _label(text: str) -> str:
+    """A text as the value of a label."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _handler(endpoint: Endpoint, models: Models) -> Handler:
+    async def answer(request: Request) -> Response:
+        name = request.path_params["model"]
+        models.check(name, endpoint.kind)
+        arguments: list[Any] = []
+        if endpoint.body is RowQuestion:
+            options = {**request.query_params, "what": request.path_params["what"]}
+            arguments = [_parsed(RowQuestion, options), await request.body()]
+            arguments.append(is_arrow(request.headers.get("content-type", "")))
+        elif endpoint.body is not None:
+            arguments = [_parsed(endpoint.body, await request.body())]
+        reply = await models.ask(name, endpoint.kind, endpoint.method_name, *arguments)
+        if isinstance(reply, bytes):
+            return Response(reply, 200, {"cache-control": "no-store"}, ARROW)
         if isinstance(reply, str):
             headers = {"cache-control": "no-store", "content-disposition": 'attachment; filename="draws.csv"'}
             return Response(reply.encode(), 200, headers, "text/csv; charset=utf-8")
         return json_response(reply)
 
     return answer
+
+
+def _parsed(form: Any, content: Any) -> Any:
+    """A request in its form: from JSON, or from the values of a query string."""
+    try:
+        if isinstance(content, bytes):
+            return form.model_validate_json(content)
+        return form.model_validate_strings(content)
+    except ValidationError as error:
+        raise RequestError(422, _first_problem(error)) from error
 
 
 def _first_problem(error: ValidationError) -> str:

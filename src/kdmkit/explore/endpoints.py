@@ -10,10 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, TypeAdapter
 
+from kdmkit.explore.guard import ARROW
 from kdmkit.kernels import Missing
 
 #: Limits of one request.
 MOST_ROWS, MOST_COLUMNS, MOST_VALUES, MOST_TEXT, MOST_PIXELS = 10_000, 5_000, 1_000, 200_000, 65_536
+#: Rows in the body of a request.
+MOST_ROWS_OF_BODY = 200_000
 
 _Text = Annotated[StrictStr, Field(max_length=1_000)]
 _Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
@@ -63,6 +66,30 @@ class TableQuestion(PageRequest):
     def conditions(self) -> dict[str, Any]:
         conditions = {name: condition.as_given() for name, condition in self.given.items()}
         return {name: value for name, value in conditions.items() if value is not None}
+
+
+class TextQuestion(PageRequest):
+    """A question in the query language."""
+
+    query: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
+
+
+class RowQuestion(PageRequest):
+    """What is asked about rows; the body has them, as Arrow or `{"column": [cells]}`.
+
+    The answer has a column for each quantity, in the form of the body.
+    """
+
+    what: Literal["score", "predict", "probability", "impute"]
+    target: _Text | None = None
+    event: Annotated[str, Field(max_length=10_000)] | None = None
+    interval: Annotated[float, Field(gt=0, lt=1)] | None = None
+    proba: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        options = self.model_dump(exclude={"what"}, exclude_none=True)
+        return options if options["proba"] else {key: v for key, v in options.items() if key != "proba"}
 
 
 class CsvRow(PageRequest):
@@ -270,6 +297,8 @@ _LINKS = "The tree of columns with the strength of every edge"
 _NEXT = "The columns that would tell most about the target"
 _DRAWS = "Complete rows drawn given the conditions"
 _EXPLAIN = "How surprising every cell of a row is"
+_ASK = "The answer to a question in the query language"
+_ROWS = "Scores, predictions, probabilities or filled cells of rows"
 _READ = "Class probabilities of an image, and how usual it is"
 
 ENDPOINTS = (
@@ -281,6 +310,8 @@ ENDPOINTS = (
     Endpoint("/draws", _DRAWS, "draws", DrawnRows, TableQuestion, "table"),
     Endpoint("/draws.csv", f"{_DRAWS}, as CSV", "draws_csv", str, TableQuestion, "table"),
     Endpoint("/explain", _EXPLAIN, "explain", Explained, CsvRow, "table"),
+    Endpoint("/ask", _ASK, "ask", dict[str, Any], TextQuestion, "table"),
+    Endpoint("/rows/{what}", _ROWS, "rows", dict[str, list[Any]], RowQuestion, "table"),
     Endpoint("/read", _READ, "read", ImageReading, ImagePixels, "images"),
     Endpoint("/images", "Images of a label", "draw", DrawnImages, ImageLabel, "images"),
 )
@@ -297,7 +328,13 @@ def openapi(version: str) -> dict[str, Any]:
         operation["parameters"] = [
             {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
         ]
-        if endpoint.body is not None:
+        if endpoint.body is RowQuestion:
+            operation["parameters"] += _parameters(RowQuestion)
+            rows = {"type": "object", "additionalProperties": {"type": "array"}}
+            stream = {ARROW: {"schema": {"type": "string", "format": "binary"}}}
+            operation["requestBody"] = {"required": True, "content": {**_json(rows), **stream}}
+            operation["responses"]["200"]["content"].update(stream)
+        elif endpoint.body is not None:
             operation["requestBody"] = {"required": True, "content": _json(_schema(endpoint.body, schemas))}
         paths[f"/api/models/{{model}}{endpoint.path}"] = {endpoint.method.lower(): operation}
     error = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
@@ -312,6 +349,21 @@ def openapi(version: str) -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Kdmkit-Token"}},
         },
     }
+
+
+def _parameters(form: type[BaseModel]) -> list[dict[str, Any]]:
+    """The fields of a form as parameters: `what` in the path, the others in the query string."""
+    schema = form.model_json_schema()
+    required = schema.get("required", [])
+    return [
+        {
+            "name": name,
+            "in": "path" if name == "what" else "query",
+            "required": name in required,
+            "schema": field,
+        }
+        for name, field in schema["properties"].items()
+    ]
 
 
 def _operation(summary: str, schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import re
@@ -13,8 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Bytes of one request.
-MOST_BYTES = 1 << 20
+#: Bytes of one request; of one with rows.
+MOST_BYTES, MOST_BYTES_OF_ROWS = 1 << 20, 1 << 25
+#: The type of rows in the form of Arrow.
+ARROW = "application/vnd.apache.arrow.stream"
+# Seconds in which a body has to arrive.
+_SECONDS = 20.0
 
 _HOST = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<address>[0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
 _HEADERS = {
@@ -119,7 +124,7 @@ class Guard:
         request = Request(scope)
         try:
             self._check(request)
-            body = await _limited_body(request, receive)
+            body = await _timely_body(request, receive)
         except RequestError as error:
             await error.response()(scope, receive, send_guarded)
             return
@@ -129,23 +134,49 @@ class Guard:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not may_be_host(hosts[0], self.host, self.allowed_hosts):
             raise RequestError(403, "this server does not answer to this host name")
-        if not request.url.path.startswith("/api/"):
+        if not request.url.path.startswith(("/api/", "/metrics")):
             return
-        token = request.headers.get("x-kdmkit-token", "")
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        token = request.headers.get("x-kdmkit-token", bearer if scheme.lower() == "bearer" else "")
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             raise RequestError(
                 401, "open the page by the address that the command printed: its token is missing"
             )
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if request.method == "POST" and kind != "application/json":
-            raise RequestError(415, "content-type: expected application/json")
+        content_type = request.headers.get("content-type", "")
+        kind = content_type.partition(";")[0].strip().lower()
+        arrow = _has_rows(request) and is_arrow(content_type)
+        if request.method == "POST" and kind != "application/json" and not arrow:
+            raise RequestError(
+                415, "content-type: expected application/json" + f" or {ARROW}" * _has_rows(request)
+            )
+
+
+def is_arrow(content_type: str) -> bool:
+    """Whether a body is a stream of Arrow.
+
+    >>> is_arrow("application/vnd.apache.arrow.stream"), is_arrow("application/json")
+    (True, False)
+    """
+    return content_type.partition(";")[0].strip().lower() == ARROW
+
+
+def _has_rows(request: Request) -> bool:
+    return "/rows/" in request.url.path
+
+
+async def _timely_body(request: Request, receive: Receive) -> bytes:
+    """The body, unless it is too large or too slow."""
+    try:
+        return await asyncio.wait_for(_limited_body(request, receive), _SECONDS)
+    except TimeoutError:
+        raise RequestError(408, f"body: expected within {_SECONDS:g} seconds") from None
 
 
 async def _limited_body(request: Request, receive: Receive) -> bytes:
-    """The body, unless it is too large."""
+    most = MOST_BYTES_OF_ROWS if _has_rows(request) else MOST_BYTES
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > MOST_BYTES:
-        raise RequestError(413, f"body: expected at most {MOST_BYTES:,} bytes")
+    if not length.isdecimal() or int(length[:20]) > most:
+        raise RequestError(413, f"body: expected at most {most:,} bytes")
     body = bytearray()
     more = True
     while more:
@@ -153,8 +184,8 @@ async def _limited_body(request: Request, receive: Receive) -> bytes:
         if message["type"] == "http.disconnect":
             break
         body += message.get("body", b"")
-        if len(body) > MOST_BYTES:
-            raise RequestError(413, f"body: expected at most {MOST_BYTES:,} bytes")
+        if len(body) > most:
+            raise RequestError(413, f"body: expected at most {most:,} bytes")
         more = message.get("more_body", False)
     return bytes(body)
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import csv
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
+import anyio
+import anyio.to_thread
 import numpy as np
 
 from kdmkit._core.checks import bad_argument
+from kdmkit._core.runtime import in_one_thread
 from kdmkit.explore.guard import RequestError
 
 Kind = Literal["table", "images"]
 
+# Questions that are computed at the same time in one process, and characters of an error.
+_AT_ONCE, _LONGEST_ERROR = 1, 500
 # The example of digits: deformed copies of every digit, their rotation and shift (in pixels), and the
 # bandwidth in standard deviations of pixels. Fitted to the first 1,200 digits, none of 28 settings reads more
 # of the others (96.8 %), and this one finds fewer than 5 % of them novel.
@@ -78,8 +84,8 @@ def wrap(name: str, model: Any, path: str | None = None) -> Any:
     raise TypeError(bad_argument("model", "a KDMTable or a KDMClassifier", type(model).__name__))
 
 
-class Models:
-    """The models of a page, by name.
+class Models(ABC):
+    """The models of a server, by name.
 
     Args:
         entries: models, or functions that make them; in the order in which they are made.
@@ -91,36 +97,84 @@ class Models:
     ) -> None:
         if not entries:
             raise ValueError(bad_argument("models", "at least one", "none"))
-        self._entries = {n: e if isinstance(e, PageModel) else PageModel(n, e) for n, e in entries.items()}
-        self._on_failure = on_failure
-        self._thread: threading.Thread | None = None
+        self.entries = {n: e if isinstance(e, PageModel) else PageModel(n, e) for n, e in entries.items()}
+        self.on_failure = on_failure
 
+    @abstractmethod
     def start(self) -> None:
-        """Makes the models in the background, one after the other."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self.prepare, daemon=True, name="kdmkit-explore-models")
-            self._thread.start()
+        """Makes the models in the background."""
 
-    def prepare(self) -> None:
-        for entry in self._entries.values():
-            if entry.state == "loading":
-                entry.prepare()
-            if entry.error is not None and self._on_failure is not None:
-                self._on_failure(entry.error)
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends what `start` began."""
+
+    @abstractmethod
+    async def ask(self, name: str, kind: Kind | None, method_name: str, *arguments: Any) -> Any:
+        """The answer of a model's method; raises if the model is not ready."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Numbers for the metrics, by model."""
 
     def view(self) -> list[dict[str, str]]:
-        return [entry.view() for entry in self._entries.values()]
+        return [entry.view() for entry in self.entries.values()]
 
-    def get(self, name: str, kind: Kind | None = None) -> Any:
+    def check(self, name: str, kind: Kind | None = None) -> PageModel:
         """A model that is ready; raises if it is unknown, not ready, or of another kind."""
-        entry = self._entries.get(name)
+        entry = self.entries.get(name)
         if entry is None:
             raise RequestError(404, "there is no model of this name")
         if entry.state != "ready":
             raise RequestError(503, entry.message)
         if kind is not None and entry.kind != kind:
             raise RequestError(404, f"this question is for models of {kind}")
-        return entry.model
+        return entry
+
+
+class ThreadModels(Models):
+    """Models of this process: questions are answered one after the other, in a thread."""
+
+    def __init__(
+        self, entries: Mapping[str, Any], on_failure: Callable[[Exception], None] | None = None
+    ) -> None:
+        super().__init__(entries, on_failure)
+        self._thread: threading.Thread | None = None
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self.prepare, daemon=True, name="kdmkit-explore-models")
+            self._thread.start()
+
+    def prepare(self) -> None:
+        """Makes the models, one after the other."""
+        for entry in self.entries.values():
+            if entry.state == "loading":
+                entry.prepare()
+            if entry.error is not None and self.on_failure is not None:
+                self.on_failure(entry.error)
+
+    def stop(self) -> None:
+        """Nothing: threads end with their process."""
+
+    async def ask(self, name: str, kind: Kind | None, method_name: str, *arguments: Any) -> Any:
+        method = getattr(self.check(name, kind).model, method_name)
+        if self._limiter is None:  # belongs to the event loop
+            self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        return await anyio.to_thread.run_sync(
+            in_one_thread, answer_or_refuse, method, *arguments, limiter=self._limiter
+        )
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        return {}
+
+
+def answer_or_refuse(call: Callable[..., Any], *arguments: Any) -> Any:
+    """An answer; a question that a model cannot take is a refused request."""
+    try:
+        return call(*arguments)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RequestError(422, str(error)[:_LONGEST_ERROR]) from error
 
 
 # ---- examples

@@ -20,7 +20,15 @@ from kdmkit.estimators.table.display import plain
 from kdmkit.estimators.table.display import shown as shown_value
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
-from kdmkit.explore.endpoints import MOST_ROWS, CsvRow, TableQuestion
+from kdmkit.explore.endpoints import (
+    MOST_COLUMNS,
+    MOST_ROWS,
+    MOST_ROWS_OF_BODY,
+    CsvRow,
+    RowQuestion,
+    TableQuestion,
+    TextQuestion,
+)
 from kdmkit.kernels import Missing
 
 # The largest number of bins, the largest number of ordered levels without bins, the tails outside the bins.
@@ -90,7 +98,7 @@ class TableModel:
         numbers = {
             "mean": shown(answer.mean) if codec.numeric else None,
             "interval": [shown(end) for end in answer.interval(0.9)] if codec.ordered else None,
-            "missing": f"{answer.p_missing:.1%}" if name in self.table.schema_.presences else None,
+            "missing": f"{answer.p_missing:.1%}" if name in self.table.schema_.can_miss else None,
         }
         if bins is not None:
             masses = answer.histogram(bins)
@@ -140,9 +148,9 @@ class TableModel:
 
     def _given(self, question: TableQuestion) -> dict[str, Any]:
         """Conditions by column; a missing cell of a column that was complete is unknown."""
-        presences = self.table.schema_.presences
+        can_miss = self.table.schema_.can_miss
         conditions = question.conditions().items()
-        return {name: value for name, value in conditions if value is not Missing or name in presences}
+        return {name: value for name, value in conditions if value is not Missing or name in can_miss}
 
     def _has_density(self, given: dict[str, Any]) -> bool:
         """Whether log p of the conditions is that of a density: single values of continuous columns."""
@@ -200,6 +208,25 @@ class TableModel:
         frame = read_frame("rows", drawn)
         return {name: to_objects(column) for name, column in frame.columns.items()}
 
+    def ask(self, question: TextQuestion) -> dict[str, Any]:
+        """The answer to a question in the query language."""
+        reply: dict[str, Any] = _in_json(self.table.query(question.query).to_dict())
+        return reply
+
+    def rows(self, question: RowQuestion, content: bytes, arrow: bool) -> bytes | dict[str, list[Any]]:
+        """Answers about rows, in the form of the rows: Arrow or columns of JSON."""
+        rows = _read_arrow(content) if arrow else _read_columns(content)
+        if rows.num_rows > MOST_ROWS_OF_BODY or rows.num_columns > MOST_COLUMNS:
+            wanted = f"at most {MOST_ROWS_OF_BODY:,} rows and {MOST_COLUMNS:,} columns"
+            raise ValueError(bad_argument("rows", wanted, f"{rows.num_rows:,} × {rows.num_columns:,}"))
+        (answers,) = self.table.stream(question.what, [rows], **question.options())
+        if not arrow:
+            return {name: _in_json(cells) for name, cells in answers.to_pydict().items()}
+        stream = io.BytesIO()
+        with _arrow().ipc.new_stream(stream, answers.schema) as writer:
+            writer.write_table(answers)
+        return stream.getvalue()
+
     def explain(self, question: CsvRow) -> dict[str, Any]:
         """The cells of a row of CSV, the most surprising first."""
         rows = _read_csv(question.csv)
@@ -256,11 +283,52 @@ def _cell(cell: Any) -> dict[str, Any]:
     }
 
 
-def _read_csv(text: str) -> Any:
+def _arrow() -> Any:
     try:
-        arrow, reader = import_module("pyarrow"), import_module("pyarrow.csv")
+        return import_module("pyarrow")
     except ImportError as error:
-        raise ValueError("rows of CSV need: pip install 'kdmkit[table]'") from error
+        raise ValueError("rows need: pip install 'kdmkit[table]'") from error
+
+
+def _read_arrow(content: bytes) -> Any:
+    arrow = _arrow()
+    try:
+        with arrow.ipc.open_stream(content) as reader:
+            rows = reader.read_all()
+        rows.validate(full=True)
+    except (arrow.ArrowException, OSError) as error:
+        raise ValueError(bad_argument("body", "a stream of Arrow", str(error)[:200])) from error
+    return rows
+
+
+def _read_columns(content: bytes) -> Any:
+    arrow, wanted = _arrow(), 'columns of cells as JSON: {"price": [1.5, null]}'
+    try:
+        columns = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(bad_argument("body", wanted, str(error)[:200])) from error
+    if not isinstance(columns, dict) or not all(isinstance(cells, list) for cells in columns.values()):
+        raise ValueError(bad_argument("body", wanted, type(columns).__name__))
+    try:
+        return arrow.table(columns)
+    except (arrow.ArrowException, OverflowError) as error:
+        raise ValueError(bad_argument("body", wanted, str(error)[:200])) from error
+
+
+def _in_json(value: Any) -> Any:
+    """A value in the types of JSON; infinite numbers and NaN are null."""
+    if isinstance(value, dict):
+        return {str(key): _in_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_json(part) for part in value]
+    value = plain(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _read_csv(text: str) -> Any:
+    arrow, reader = _arrow(), import_module("pyarrow.csv")
     options = reader.ReadOptions(use_threads=False, block_size=1 << 20)
     try:
         rows = reader.read_csv(io.BytesIO(text.encode()), read_options=options)

@@ -11,7 +11,8 @@ from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.cosine import Cosine
 from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
-from kdmkit.kernels.location_scale import LocationScale, check_continuous
+from kdmkit.kernels.location_scale import Continuous, LocationScale, check_continuous
+from kdmkit.kernels.low_rank import LowRank
 from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
@@ -22,7 +23,7 @@ from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
 
 register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
-register(Levels, Transformed, Truncated, Inflated, Rounded, Periodic, Arc, Alternatives)
+register(LowRank, Levels, Transformed, Truncated, Inflated, Rounded, Periodic, Arc, Alternatives)
 
 __all__ = [
     "RBF",
@@ -30,6 +31,7 @@ __all__ = [
     "Categorical",
     "Coded",
     "Composed",
+    "Continuous",
     "Cosine",
     "Epanechnikov",
     "FixedBandwidth",
@@ -39,6 +41,7 @@ __all__ = [
     "LearnedBandwidth",
     "Levels",
     "LocationScale",
+    "LowRank",
     "Measured",
     "Missing",
     "OneOf",

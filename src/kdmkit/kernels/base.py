@@ -372,7 +372,7 @@ class Kernel(nn.Module, ABC):
 
     def scaled(self, factor: Any) -> Kernel:
         """The kernel of the variable times `factor`, a positive number or `(d,)`."""
-        self._cannot("one with a bandwidth (RBF, Epanechnikov, Tricube)")
+        self._cannot("one with a bandwidth (RBF, LowRank, Epanechnikov, Tricube)")
 
     def convolved(self, variance: Float[Tensor, "*shape"]) -> Kernel:
         """The kernel of x plus independent Gaussian noise, whose variance broadcasts with the bandwidth."""
@@ -380,7 +380,7 @@ class Kernel(nn.Module, ABC):
 
     def coordinates(self, index: Sequence[int]) -> Kernel:
         """The kernel over some coordinates of the event: its density is the marginal one."""
-        self._cannot("a continuous kernel (RBF, Epanechnikov, Tricube)")
+        self._cannot("a continuous kernel (RBF, LowRank, Epanechnikov, Tricube)")
 
     def _cannot(self, wanted: str) -> NoReturn:
         raise TypeError(bad_argument("kernel", wanted, repr(self)))

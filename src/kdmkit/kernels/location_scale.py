@@ -91,7 +91,60 @@ class WithBandwidth(Kernel, ABC):
         return SquaredDistance(x, components, row)
 
 
-class LocationScale(WithBandwidth, Measured, ABC):
+class Continuous(WithBandwidth, Measured, ABC):
+    """A kernel whose density has one shape for all positions: components are centres, which can be moved.
+
+    >>> import kdmkit as kdm
+    >>> [isinstance(kernel, Continuous) for kernel in (kdm.RBF(1.0), kdm.LowRank(1.0, [[1.0], [2.0]]))]
+    [True, True]
+    """
+
+    is_continuous: ClassVar[bool] = True
+    has_moments: ClassVar[bool] = True
+
+    @abstractmethod
+    def take(self, index: Int[Tensor, " k"] | slice) -> Continuous:
+        """The kernel of some components."""
+
+    @abstractmethod
+    def joined(self, other: Kernel, sizes: tuple[int, int]) -> Continuous:
+        """One kernel for the components of both, one after the other.
+
+        Bandwidths that differ become those of every component.
+
+        Args:
+            sizes: the numbers of components of this kernel and of the other.
+        """
+
+    @abstractmethod
+    def scaled(self, factor: Any) -> Continuous: ...
+
+    @abstractmethod
+    def conditional(
+        self, index: Sequence[int], value: Float[Tensor, "*lead k"], components: Tensor
+    ) -> tuple[Continuous, Float[Tensor, "*lead m rest"]]:
+        """The kernel and the components of the other coordinates, given those of `index`."""
+
+    @property
+    def overlaps_everywhere(self) -> bool:
+        return True
+
+    def mode(self, components: Tensor) -> Tensor:
+        return components
+
+    def mean(self, components: Tensor) -> Tensor:
+        return components
+
+    def joined_bandwidth(self, other: Continuous, sizes: tuple[int, int]) -> Bandwidth:
+        """The bandwidths of both kernels' components, a row for each."""
+        values = [kernel.bandwidth.value.to(self.bandwidth.value.device) for kernel in (self, other)]
+        columns = [value if value.ndim else value.unsqueeze(0) for value in values]
+        d = max(value.shape[-1] for value in columns)
+        rows = [value.expand(size, d) for value, size in zip(columns, sizes, strict=True)]
+        return as_bandwidth(self.bandwidth.name, torch.cat(rows), None, trainable=False)
+
+
+class LocationScale(Continuous, ABC):
     """A product over dimensions of one bump function g, moved to c and stretched by a bandwidth s.
 
     A subclass defines the bump in the unit variable u = (x − c)/s. Densities, draws and distribution
@@ -102,8 +155,6 @@ class LocationScale(WithBandwidth, Measured, ABC):
     [True, False]
     """
 
-    is_continuous: ClassVar[bool] = True
-    has_moments: ClassVar[bool] = True
     has_rsample: ClassVar[bool] = True
 
     #: log of 1/∫ g(u) du.
@@ -188,28 +239,23 @@ class LocationScale(WithBandwidth, Measured, ABC):
         return self.with_bandwidth(self.bandwidth.coordinates(index))
 
     def take(self, index: Int[Tensor, " k"] | slice) -> LocationScale:
-        """The kernel of some components."""
         if not self.per_component:
             return self
         return self.with_bandwidth(self.bandwidth.mapped(lambda value: value[..., index, :]))
 
     def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
-        """One kernel for the components of both, one after the other.
-
-        Bandwidths that differ become those of every component.
-
-        Args:
-            sizes: the numbers of components of this kernel and of the other.
-        """
         if not isinstance(other, type(self)):
             self._cannot(f"one of the class {type(other).__name__}, which the other density has")
-        values = [kernel.bandwidth.value.to(self.bandwidth.value.device) for kernel in (self, other)]
-        if not self.per_component and torch.equal(*values):
+        value = self.bandwidth.value
+        if not self.per_component and torch.equal(value, other.bandwidth.value.to(value.device)):
             return self
-        columns = [value if value.ndim else value.unsqueeze(0) for value in values]
-        d = max(value.shape[-1] for value in columns)
-        rows = [value.expand(size, d) for value, size in zip(columns, sizes, strict=True)]
-        return self.with_bandwidth(as_bandwidth(self.bandwidth.name, torch.cat(rows), None, trainable=False))
+        return self.with_bandwidth(self.joined_bandwidth(other, sizes))
+
+    def conditional(
+        self, index: Sequence[int], value: Float[Tensor, "*lead k"], components: Tensor
+    ) -> tuple[LocationScale, Float[Tensor, "*lead m rest"]]:
+        rest = [i for i in range(components.shape[-1]) if i not in index]
+        return self.coordinates(rest), components[..., rest]
 
     def scale(self, like: Tensor) -> Tensor:
         """The bandwidth in the dtype and on the device of `like`."""
@@ -296,12 +342,6 @@ class LocationScale(WithBandwidth, Measured, ABC):
         reach = (scale.squeeze(-1) if scale.ndim else scale) * self.unit_quantile_bound(q).unsqueeze(-1)
         return components.squeeze(-1) - reach, components.squeeze(-1) + reach
 
-    def mode(self, components: Tensor) -> Tensor:
-        return components
-
-    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
-        return components
-
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         variance = self.unit_variance * self.scale(components).square()
         return variance.expand(broadcast(variance.shape, components.shape))
@@ -330,7 +370,7 @@ class LocationScale(WithBandwidth, Measured, ABC):
         return self
 
 
-def check_continuous(argument: str, kernel: Kernel, wanted: str = "a continuous kernel") -> LocationScale:
+def check_continuous(argument: str, kernel: Kernel, wanted: str = "a continuous kernel") -> Continuous:
     """`kernel` as a continuous one; a TypeError says that `argument` should have been what was wanted.
 
     Args:
@@ -345,6 +385,14 @@ def check_continuous(argument: str, kernel: Kernel, wanted: str = "a continuous 
     >>> check_continuous("kernel", kdm.RBF(1.0))
     RBF(sigma=1)
     """
+    if not isinstance(kernel, Continuous):
+        wanted = f"{wanted} (RBF, LowRank, Epanechnikov, Tricube)"
+        raise TypeError(bad_argument(argument, wanted, type(kernel).__name__))
+    return kernel
+
+
+def check_product(argument: str, kernel: Kernel, wanted: str = "a continuous kernel") -> LocationScale:
+    """As `check_continuous`, for kernels that are products over dimensions."""
     if not isinstance(kernel, LocationScale):
         wanted = f"{wanted} (RBF, Epanechnikov, Tricube)"
         raise TypeError(bad_argument(argument, wanted, type(kernel).__name__))

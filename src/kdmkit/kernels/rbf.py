@@ -137,10 +137,23 @@ class RBF(LocationScale, FeatureMap):
         # The marginal of N(c, AAᵀ/2) with A = L⁻¹ has the rows of A that belong to the chosen coordinates.
         rows = self._inverse_metric()[list(index)]
         with full_precision(rows.device.type):
-            root = torch.linalg.cholesky(rows @ rows.mT)
-        factor = torch.linalg.solve_triangular(root, torch.eye(len(rows)).to(rows), upper=False)
-        sigma = FixedBandwidth("sigma", factor.diagonal().reciprocal(), validate=False)
-        return RBF(sigma, shear=factor.tril(-1) if len(rows) > 1 else None)
+            return _of_covariance(rows @ rows.mT)
+
+    def conditional(
+        self, index: Sequence[int], value: Float[Tensor, "*lead k"], components: Tensor
+    ) -> tuple[LocationScale, Float[Tensor, "*lead m rest"]]:
+        if self.shear is None:
+            return super().conditional(index, value, components)
+        given, rest = list(index), [i for i in range(components.shape[-1]) if i not in index]
+        inverse = self._inverse_metric()
+        with full_precision(inverse.device.type):
+            covariance = inverse @ inverse.mT
+            across = covariance[rest][:, given]
+            slope = torch.linalg.solve(covariance[given][:, given], across.mT).mT
+            moved = (value.unsqueeze(-2) - components[..., given]) @ slope.mT.to(components)
+            return _of_covariance(covariance[rest][:, rest] - slope @ across.mT), components[
+                ..., rest
+            ] + moved
 
     def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
         metric, others = self.metric, other.metric if isinstance(other, RBF) else None
@@ -289,6 +302,14 @@ class RBF(LocationScale, FeatureMap):
 
     def extra_repr(self) -> str:
         return super().extra_repr() if self.shear is None else f"metric of {self.shear.shape[-1]} dimensions"
+
+
+def _of_covariance(covariance: Float[Tensor, "d d"]) -> RBF:
+    """The kernel whose density has half this covariance."""
+    root = torch.linalg.cholesky(covariance)
+    factor = torch.linalg.solve_triangular(root, torch.eye(len(root)).to(root), upper=False)
+    sigma = FixedBandwidth("sigma", factor.diagonal().reciprocal(), validate=False)
+    return RBF(sigma, shear=factor.tril(-1) if len(root) > 1 else None)
 
 
 def _mean_absolute(mean: Float[Tensor, "*shape"], std: Tensor) -> Float[Tensor, "*shape"]:

@@ -18,13 +18,14 @@ from kdmkit._core.checks import (
     is_integer,
 )
 from kdmkit.distributions import KDM
-from kdmkit.kernels import LocationScale, check_continuous
+from kdmkit.kernels import LocationScale
+from kdmkit.kernels.location_scale import check_product
 
 
 def check_density(rho: KDM, d: int = 1, batch: tuple[int, ...] | None = None) -> LocationScale:
     """The kernel of a continuous KDM of `d` dimensions, with the given batch shape (None is any)."""
     check_instance("rho", rho, KDM, "a KDM")
-    kernel = check_continuous("rho", rho.kernel, "a KDM with a continuous kernel")
+    kernel = check_product("rho", rho.kernel, "a KDM with a continuous kernel")
     if rho.event_shape != (d,):
         raise ValueError(bad_argument("rho", f"events of shape ({d},)", tuple(rho.event_shape)))
     if batch is not None and rho.batch_shape != batch:

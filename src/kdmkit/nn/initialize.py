@@ -159,6 +159,22 @@ class Initializer:
         turn = torch.arange(self.n) - starts
         return order[by_class[torch.argsort(turn, stable=True)][:m]]
 
+    def in_groups(self, components: Mapping[str, Tensor], n: int) -> Int[Tensor, " m"]:
+        """The order of components in which n groups of equal size follow each other: near ones, roughly.
+
+        Components are halved, again and again, across the widest direction of the continuous variables.
+        """
+        values = [
+            value.detach().flatten(1).double().cpu()
+            for name, value in components.items()
+            if self.variables[name].kernel.is_continuous
+        ]
+        m = len(next(iter(components.values())))
+        if not values:
+            return torch.arange(m)
+        points = torch.cat(values, 1)
+        return _halved(points / _std(points), torch.arange(m), n)
+
     def distances(self, components: Mapping[str, Tensor]) -> dict[str, float]:
         """The typical distance between neighbouring components, in the units of every continuous variable.
 
@@ -181,6 +197,17 @@ class Initializer:
         together = torch.cat([value / spreads[name] for name, value in points.items()], 1)
         typical = typical_distance(together, "nearest")
         return {name: spread * typical for name, spread in spreads.items()}
+
+
+def _halved(points: Float[Tensor, "m d"], members: Int[Tensor, " k"], n: int) -> Int[Tensor, " k"]:
+    """Members in an order in which n groups of equal size are near each other."""
+    if n == 1:
+        return members
+    part = points[members]
+    widest = int((part.amax(0) - part.amin(0)).argmax())
+    ordered = members[part[:, widest].argsort(stable=True)]
+    low, high = ordered.split([len(members) * (n // 2) // n, len(members) - len(members) * (n // 2) // n])
+    return torch.cat([_halved(points, low, n // 2), _halved(points, high, n - n // 2)])
 
 
 def _class_logits(labels: Int[Tensor, " n"], index: Int[Tensor, " m"]) -> Float[Tensor, " m"]:

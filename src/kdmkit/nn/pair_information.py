@@ -123,15 +123,15 @@ def _scaled(weights: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return weights * (effective_rows(weights) / float(weights.sum()))
 
 
-def _keep_best(best: Float[Tensor, "3 v v"], owners: list[int], found: Float[Tensor, "3 m m"]) -> None:
+def _keep_best(best: Float[Tensor, "3 v v"], owners: list[int], information: Float[Tensor, "3 m m"]) -> None:
     """Puts value, error and rows of views at the place of their columns where the value is larger."""
-    found = found + found.mT
+    information = information + information.mT
     first = [i for i, owner in enumerate(owners) if i == 0 or owners[i - 1] != owner]
     second = sorted(set(range(len(owners))) - set(first))
     for a, b in itertools.product((first, second), repeat=2):
         rows, columns = (torch.tensor([owners[i] for i in views], dtype=torch.long) for views in (a, b))
         here = best[:, rows][:, :, columns]
-        there = found[:, a][:, :, b]
+        there = information[:, a][:, :, b]
         is_better = (there[0] > here[0]) | (here[2] == 0)
         best[:, rows.unsqueeze(-1), columns] = torch.where(is_better, there, here)
 

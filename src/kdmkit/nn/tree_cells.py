@@ -13,9 +13,7 @@ from kdmkit._core.checks import is_integer
 from kdmkit.kernels import Kernel
 from kdmkit.kernels.forms import NormalCells, NormalForm, has_level_table, is_circle
 from kdmkit.nn.layer import KDMLayer
-from kdmkit.nn.stacked_circles import CircleStack
-from kdmkit.nn.stacked_levels import LevelStack
-from kdmkit.nn.stacked_numbers import NumberStack
+from kdmkit.nn.stacked_kernels import CircleStack, LevelStack, NumberStack
 from kdmkit.nn.tree_scores import TreeScores, group_kernels, grouped_scores
 from kdmkit.ops.messages import Indexed, NodeScores
 

@@ -10,7 +10,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor, KDMTable
+from kdmkit.estimators import (
+    KDMClassifier,
+    KDMDensity,
+    KDMProportionClassifier,
+    KDMRegressor,
+    KDMSequence,
+    KDMTable,
+)
+from kdmkit.estimators.sequence.timeline import Timeline
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import DensityLayer
 from kdmkit.nn.mixture_layer import prepare_layers
@@ -18,7 +26,7 @@ from kdmkit.nn.pair_information import PairInformation
 from kdmkit.serialize import modules
 from kdmkit.serialize.description import check_sizes
 from kdmkit.serialize.modules import UserModules, filled, predictor_from, tensors_of
-from kdmkit.serialize.schemas import check_schema
+from kdmkit.serialize.schemas import check_schema, check_timeline
 from kdmkit.serialize.values import check_types, decode, encode
 
 CLASSES: dict[str, Any] = {
@@ -27,6 +35,7 @@ CLASSES: dict[str, Any] = {
     "KDMRegressor": KDMRegressor,
     "KDMProportionClassifier": KDMProportionClassifier,
     "KDMTable": KDMTable,
+    "KDMSequence": KDMSequence,
 }
 
 # The seed of draws, the number of draws so far, and whether targets were one-dimensional.
@@ -42,6 +51,8 @@ _PARAMETERS: dict[str, Any] = {
     "rules": bool | list[str],
     "checkpoint_dir": None,
     "random_state": int | None,
+    "key": str | None,
+    "time": str | None,
 }
 _FITTED: dict[str, Any] = {
     "n_features_in_": int,
@@ -53,12 +64,18 @@ _FITTED: dict[str, Any] = {
     "_seed": int,
     "_n_draws": int,
     "_flat_target": bool,
+    "typical_length_": int,
 }
 # The tensor of `KDMTable.pair_information_`, which models of version 0.2 lack.
 _INFORMATION = "pair_information"
 # The fitted attributes of a table, beside its schema and its module.
 _TABLE_FITTED = (
     *("history_", "n_features_in_", "feature_names_in_", "n_samples_seen_", "targets_"),
+    *("_seed", "_n_draws"),
+)
+# Those of sequences, beside schema, timeline and module.
+_SEQUENCE_FITTED = (
+    *("history_", "n_features_in_", "feature_names_in_", "typical_length_"),
     *("_seed", "_n_draws"),
 )
 
@@ -69,12 +86,15 @@ def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     encoded = {name: encode(name, value) for name, value in parameters.items()}
     plain = {k: v if isinstance(v, nn.Module) else decode(encoded[k]) for k, v in parameters.items()}
     check_types(plain, _types(type(estimator)))
-    is_table = isinstance(estimator, KDMTable)
-    names = _TABLE_FITTED if is_table else [name for name in vars(estimator) if _is_fitted_state(name)]
+    is_table, is_sequence = isinstance(estimator, KDMTable), isinstance(estimator, KDMSequence)
+    names: Any = _TABLE_FITTED if is_table else _SEQUENCE_FITTED
+    if not is_table and not is_sequence:
+        names = [name for name in vars(estimator) if _is_fitted_state(name)]
     config = {
         "parameters": encoded,
         "fitted": {name: encode(name, getattr(estimator, name)) for name in names},
-        **({"schema": encode("schema", estimator.schema_.config())} if is_table else {}),
+        **({"schema": encode("schema", estimator.schema_.config())} if is_table or is_sequence else {}),
+        **({"timeline": encode("timeline", estimator.timeline_.config())} if is_sequence else {}),
         "module": estimator.module_.config(),
     }
     tensors = tensors_of(estimator.module_)
@@ -116,6 +136,8 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules
     check_types(fitted, {**_FITTED, **histories})
     if cls is KDMTable:
         return _fill_table(estimator, fitted, config, tensors, user)
+    if cls is KDMSequence:
+        return _fill_sequence(estimator, fitted, config, tensors, user)
     if cls is KDMDensity:
         module = filled(DensityLayer.from_config(config["module"]), tensors)
     else:
@@ -171,19 +193,50 @@ def _fill_table(
     fitted.setdefault("targets_", list(table.targets or ()))  # models of 0.2 lack them
     if fitted.keys() != set(_TABLE_FITTED):
         raise ValueError(bad_argument("fitted", f"{', '.join(_TABLE_FITTED)}", ", ".join(fitted)))
-    for name, value in fitted.items():
-        setattr(table, name, value)
-    check_sizes(table.n_features_in_, 0)
-    described = decode(config["schema"])
-    check_schema(described)
-    table.schema_ = Schema.from_config(described)
+    _fill_attributes(table, fitted, config)
     tensors = dict(tensors)
     table.pair_information_ = _information(tensors.pop(_INFORMATION, None), len(table.schema_.modelled))
-    description = config["module"]
-    layer: Any = modules.unpack({"class": description["layer"], "layer": description}, tensors, user)
-    _check_variables(table.schema_, layer)
-    table.module_ = layer.requires_grad_(False).eval()
+    _fill_layer(table, config, tensors, user)
     return table
+
+
+def _fill_sequence(
+    model: KDMSequence,
+    fitted: dict[str, Any],
+    config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    user: UserModules,
+) -> KDMSequence:
+    if fitted.keys() != set(_SEQUENCE_FITTED):
+        raise ValueError(bad_argument("fitted", f"{', '.join(_SEQUENCE_FITTED)}", ", ".join(fitted)))
+    check_sizes(fitted["typical_length_"], 0)
+    _fill_attributes(model, fitted, config)
+    described = decode(config["timeline"])
+    check_timeline(described, model.key, model.time)
+    model.timeline_ = Timeline.from_config(described)
+    _fill_layer(model, config, tensors, user)
+    return model
+
+
+def _fill_attributes(model: Any, fitted: dict[str, Any], config: dict[str, Any]) -> None:
+    """Fitted attributes and the schema."""
+    for name, value in fitted.items():
+        setattr(model, name, value)
+    check_sizes(model.n_features_in_, 0)
+    described = decode(config["schema"])
+    check_schema(described)
+    model.schema_ = Schema.from_config(described)
+
+
+def _fill_layer(model: Any, config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules) -> None:
+    """The layer behind a table or sequences."""
+    description = config["module"]
+    wanted = "ChainLayer" if isinstance(model, KDMSequence) else "TreeLayer"
+    if description["layer"] != wanted:
+        raise ValueError(bad_argument("module", f"a {wanted}", description["layer"]))
+    layer: Any = modules.unpack({"class": description["layer"], "layer": description}, tensors, user)
+    _check_variables(model.schema_, layer)
+    model.module_ = layer.requires_grad_(False).eval()
 
 
 def _information(saved: Tensor | None, n: int) -> PairInformation | None:

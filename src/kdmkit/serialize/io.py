@@ -37,7 +37,10 @@ _DAMAGE = (SafetensorError, OSError, MemoryError, RecursionError, json.JSONDecod
 _DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
 
 #: The classes of estimators. Their module is imported when it is needed: it loads scikit-learn.
-_ESTIMATORS = ("KDMDensity", "KDMClassifier", "KDMRegressor", "KDMProportionClassifier", "KDMTable")
+_ESTIMATORS = (
+    *("KDMDensity", "KDMClassifier", "KDMRegressor", "KDMProportionClassifier"),
+    *("KDMTable", "KDMSequence"),
+)
 #: The names of all classes that can be saved.
 KINDS = (*_ESTIMATORS, *modules.CLASSES)
 
@@ -52,8 +55,8 @@ def save(model: Any, path: str | Path) -> None:
 
     Args:
         model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`,
-            `KDMTable`), a module (`JointLayer`, `DensityLayer`, `TreeLayer`, `Predictor`), or a distribution
-            (`KDM`, `JointKDM`, `TreeKDM`).
+            `KDMTable`, `KDMSequence`), a module (`JointLayer`, `DensityLayer`, `TreeLayer`, `ChainLayer`,
+            `Predictor`), or a distribution (`KDM`, `JointKDM`, `TreeKDM`).
         path: the file, under exactly this name; folders above it are made. A saved model is replaced, any
             other file or folder is left alone and raises a ValueError.
 

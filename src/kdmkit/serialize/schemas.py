@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.kinds import KINDS
 from kdmkit.estimators.table.frames.storage import BASES
+from kdmkit.estimators.table.rule_text import read_statement
 from kdmkit.serialize.values import has_type
 
 _LARGEST = 1 << 53
@@ -115,6 +116,7 @@ _STEPS = {
     "codes": FieldRule(list[int], "one or more codes", bool),
     "missing": FieldRule(int),
 }
+_PRESENCE = {"name": _TEXT, "smoothing": _SHARE}
 _RULE = {"text": _TEXT, "n_rows": _COUNT, "exceptions": _COUNT, "is_given": _FLAG}
 _SCHEMA = {"backend": _TEXT, "labels": FieldRule(list[str | int])}
 _MISSING = FieldRule(str, '"outcome" or "unknown"', lambda text: text in ("outcome", "unknown"))
@@ -145,6 +147,7 @@ def check_schema(config: Any) -> None:
     )
     for i, rule in enumerate(config.get("rules", ())):
         _check_object(f"schema.rules[{i}]", rule, _RULE)
+        read_statement(rule["text"], None)
     columns = config.get("columns")
     if not isinstance(columns, list) or not columns:
         raise TypeError(bad_argument("schema.columns", "a list of columns", repr(columns)))
@@ -153,6 +156,32 @@ def check_schema(config: Any) -> None:
     if len(columns) != len(config["labels"]):
         wanted = f"{len(columns)} names, one for each column"
         raise ValueError(bad_argument("schema.labels", wanted, len(config["labels"])))
+
+
+_CLOCK = {
+    "unit": FieldRule(str, "a unit of times", lambda u: u in ("rows", "numbers", "microseconds", "months")),
+    "step": _POSITIVE,
+    "origin": _NUMBER,
+}
+_TIMELINE = {
+    "key": FieldRule(str | None),
+    "time": FieldRule(str | None),
+    "storages": _OBJECT,
+    "clock": _OBJECT,
+}
+
+
+def check_timeline(config: Any, key: Any, time: Any) -> None:
+    """Raises unless a description of keys and times has values of the right types, and these names."""
+    _check_object("timeline", config, _TIMELINE)
+    _check_object("timeline.clock", config["clock"], _CLOCK)
+    if (config["key"], config["time"]) != (key, time):
+        raise ValueError(bad_argument("timeline", f"key {key!r} and time {time!r}", "other names"))
+    names = {name for name in (key, time) if name is not None}
+    if set(config["storages"]) != names:
+        raise ValueError(bad_argument("timeline.storages", f"those of {sorted(names)}", "others"))
+    for name, storage in config["storages"].items():
+        _check_storage(f"timeline.storages.{name}", storage)
 
 
 def _check_column(place: str, column: Any) -> None:
@@ -172,10 +201,14 @@ def _check_column(place: str, column: Any) -> None:
     if "calendar" in codec:
         _check_object(f"{place}.codec.calendar", codec["calendar"], _CALENDAR)
     if column.get("presence") is not None:
-        _check_object(f"{place}.presence", column["presence"], {"name": _TEXT, "smoothing": _SHARE})
-    _check_object(f"{place}.storage", storage, {"base": _BASE}, _STORAGE)
+        _check_object(f"{place}.presence", column["presence"], _PRESENCE, {"texts": FieldRule(list)})
+    _check_storage(f"{place}.storage", storage)
+
+
+def _check_storage(place: str, storage: Any) -> None:
+    _check_object(place, storage, {"base": _BASE}, _STORAGE)
     if storage.get("writing") is not None:
-        here = f"{place}.storage.writing"
+        here = f"{place}.writing"
         _check_object(
             here, storage["writing"], {"writes": _TEXT}, _rules(here, storage["writing"], "writes", _WRITINGS)
         )

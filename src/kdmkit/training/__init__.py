@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from kdmkit.training.bags import Bags, log_count_likelihood
 from kdmkit.training.calibration import Calibrated, calibrate, fit_temperature
+from kdmkit.training.chain_fit import SequenceLayout, chain_options, fit_chain
 from kdmkit.training.fit_arguments import Device, FitOptions, Precision, Rows
 from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, cross_entropy, hybrid_nll, joint_nll, nll
@@ -13,6 +15,7 @@ from kdmkit.training.tree_objective import TREE_RECIPE, Targets
 
 __all__ = [
     "TREE_RECIPE",
+    "Bags",
     "Calibrated",
     "ConditionalObjective",
     "Device",
@@ -20,16 +23,20 @@ __all__ = [
     "PhasedFit",
     "Precision",
     "Rows",
+    "SequenceLayout",
     "Table",
     "Targets",
     "calibrate",
+    "chain_options",
     "cross_entropy",
     "encode_rows",
     "fit",
+    "fit_chain",
     "fit_temperature",
     "fit_tree",
     "hybrid_nll",
     "joint_nll",
+    "log_count_likelihood",
     "nll",
     "tree_options",
 ]

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_number
 from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
-from kdmkit.nn.tree_cells import TreeCells
 from kdmkit.nn.tree_scores import TreeScores
 from kdmkit.training.fit_arguments import Rows
+from kdmkit.training.level_penalty import LevelPenalty
 from kdmkit.training.packing import Packing
 
 
@@ -240,17 +240,7 @@ class _PenalisedLosses(nn.Module):
         self.shrinks, self.smoothing, self.targets = any(shrinkage), smoothing, targets
         dtype = layer.weight_logits.dtype
         self.register_buffer("shrinkage", torch.tensor(shrinkage, dtype=dtype), persistent=False)
-        for i, group in enumerate(self.cells.levels.groups):
-            shares = torch.zeros(len(group.names), group.n, dtype=dtype)
-            for row, name in zip(shares, group.names, strict=True):
-                counts = _shares(self.cells, rows, name, layer.components[name].shape[-1])
-                row[: len(counts)] = counts
-            self.register_buffer(f"shares_{i}", shares.unsqueeze(-1), persistent=False)
-        self._others = [name for name in self.cells.others if _has_levels(layer, self.cells, name)]
-        for name in self._others:
-            n_levels = layer.kernel(name).probs(layer.components[name]).shape[-1]
-            shares = _shares(self.cells, rows, name, n_levels).to(dtype)
-            self.register_buffer(f"shares_of_{name}", shares, persistent=False)
+        self.levels = LevelPenalty(layer, packing.cells, rows)
 
     def forward(self, codes: Tensor, numbers: Tensor, seen: Tensor, strength: Tensor) -> Float[Tensor, " n"]:
         edges, tables = self.layer.edge_probs(), self.cells.levels.tables(self.layer.components)
@@ -285,11 +275,7 @@ class _PenalisedLosses(nn.Module):
                 weights = self.shrinkage.unsqueeze(-1) * self.layer.state_probs(edges)[1:]
             total = total - (weights * edges.log().sum(-2)).sum()
         if self.smoothing:
-            for i, table in enumerate(tables):
-                total = total - self.smoothing * (self.get_buffer(f"shares_{i}") * table).sum()
-            for name in self._others:
-                log_probs = self.layer.kernel(name).probs(self.layer.components[name]).log()
-                total = total - self.smoothing * (self.get_buffer(f"shares_of_{name}") * log_probs).sum()
+            total = total + self.smoothing * self.levels(self.layer, tables)
         return total
 
 
@@ -301,22 +287,3 @@ def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[f
     if set(shrinkage) != set(children):
         raise ValueError(bad_argument("shrinkage", f"a number for each of {children}", list(shrinkage)))
     return [check_number(f"shrinkage[{name!r}]", shrinkage[name], "a finite number ≥ 0") for name in children]
-
-
-def _has_levels(layer: TreeLayer, cells: TreeCells, name: str) -> bool:
-    """Whether a variable has codes, and components that are distributions over them."""
-    place = cells.places[name]
-    is_code = place.codes.start < place.codes.stop
-    return is_code and layer.kernel(name).discrete and layer.components[name].is_floating_point()
-
-
-def _shares(cells: TreeCells, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
-    """The share of every level among the observed cells of a column; uniform if there are none."""
-    codes, _, seen = rows.tensors
-    weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double()
-    weights = torch.where(seen[:, cells.names.index(name)], weights, 0.0)
-    if not bool((weights > 0).any()):
-        return torch.full((n,), 1 / n, dtype=torch.float64)
-    column = codes[:, cells.places[name].codes.start]
-    counts = torch.zeros(n, dtype=torch.float64).index_add_(0, column, weights)
-    return counts / counts.sum()

@@ -57,7 +57,7 @@ class Brute:
             state = dict(zip(self.parents, z, strict=True))
             parts = [self._edge(node, state) for node in self.parents]
             parts += [
-                factors[x][..., state[n]] for n, held in self.nodes.items() for x in held if x in factors
+                factors[x][..., state[n]] for n, names in self.nodes.items() for x in names if x in factors
             ]
             total.append(sum(parts, torch.zeros(())))
         return torch.stack(torch.broadcast_tensors(*total), -1)
@@ -69,10 +69,10 @@ class Brute:
     def factors(
         self, values: Mapping[str, Any], observed: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        found = {name: self.score(name, value) for name, value in values.items()}
+        result = {name: self.score(name, value) for name, value in values.items()}
         for name, mask in (observed or {}).items():
-            found[name] = torch.where(mask.unsqueeze(-1), found[name], 0.0)
-        return found
+            result[name] = torch.where(mask.unsqueeze(-1), result[name], 0.0)
+        return result
 
     def log_prob(self, values: Mapping[str, Any], observed: Mapping[str, Tensor] | None = None) -> Tensor:
         """Of some variables: the others are integrated out."""

@@ -82,51 +82,51 @@ def best_by_enumeration(brute: Brute, factors: dict[str, Tensor]) -> Tensor:
 def test_mode_maximises_values_and_indices(both: tuple[kdm.TreeKDM, Brute], given: str) -> None:
     tree, brute = both
     with torch.no_grad():
-        found = tree.mode(**{name: X[name] for name in given})
+        result = tree.mode(**{name: X[name] for name in given})
         factors = brute.factors({name: X[name] for name in given})
         for name in set("abcde") - set(given):
             kernel, c = tree.kernels[name], tree.components[name]
             factors[name] = kernel.log_overlap(kernel.mode(c), c) + kernel.log_norm(c)
-        close(found.log_prob, best_by_enumeration(brute, factors))
-        log_p = sum(brute._edge(node, found.indices) for node in brute.parents)
-        for name, factor in brute.factors(found.values).items():
-            index = found.indices["cd" if name in "cd" else name]
+        close(result.log_prob, best_by_enumeration(brute, factors))
+        log_p = sum(brute._edge(node, result.indices) for node in brute.parents)
+        for name, factor in brute.factors(result.values).items():
+            index = result.indices["cd" if name in "cd" else name]
             log_p = log_p + factor.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-        close(log_p, found.log_prob)
+        close(log_p, result.log_prob)
 
 
 def test_mode_completes_masked_cells(both: tuple[kdm.TreeKDM, Brute]) -> None:
     keep = masks(6)
     with torch.no_grad():
-        found = both[0].mode(**X, observed=keep)
+        result = both[0].mode(**X, observed=keep)
         for i in range(6):
-            known = {name: X[name][i] for name in X if keep[name][i]}
-            single = both[0].mode(**known)
-            close(found.log_prob[i], single.log_prob)
+            evidence = {name: X[name][i] for name in X if keep[name][i]}
+            single = both[0].mode(**evidence)
+            close(result.log_prob[i], single.log_prob)
             for name, value in single.values.items():
                 label = value.argmax(-1) if name == "d" and value.ndim else value
-                assert bool((found.values[name][i] == label).all()), (i, name)
+                assert bool((result.values[name][i] == label).all()), (i, name)
 
 
 def test_mode_with_a_region(both: tuple[kdm.TreeKDM, Brute]) -> None:
-    found = both[0].mode(b=kdm.OneOf([0, 2]))
-    assert "b" not in found.values
-    assert set(found.indices) == {"a", "b", "cd", "e", "h"}
+    result = both[0].mode(b=kdm.OneOf([0, 2]))
+    assert "b" not in result.values
+    assert set(result.indices) == {"a", "b", "cd", "e", "h"}
 
 
 @pytest.mark.parametrize("given", ["a", "be"])
 def test_mode_of_a_tree_with_evidence(both: tuple[kdm.TreeKDM, Brute], given: str) -> None:
     """Evidence before and evidence now complete to the same values; the probability is conditional."""
-    known = {name: X[name] for name in given}
+    evidence = {name: X[name] for name in given}
     with torch.no_grad():
         tree = both[0].marginal(*"abcde")  # without the latent leaf, which evidence sums out
-        earlier = tree.infer(**known)
-        found, whole = earlier.mode(), tree.mode(**known)
-        for node, index in found.indices.items():
+        earlier = tree.infer(**evidence)
+        result, whole = earlier.mode(), tree.mode(**evidence)
+        for node, index in result.indices.items():
             assert bool((index == whole.indices[node]).all())
-        close(found.log_prob, whole.log_prob - earlier.log_evidence)
+        close(result.log_prob, whole.log_prob - earlier.log_evidence)
         more = earlier.mode(c=X["c"])
-        close(more.log_prob, tree.mode(**known, c=X["c"]).log_prob - earlier.log_evidence)
+        close(more.log_prob, tree.mode(**evidence, c=X["c"]).log_prob - earlier.log_evidence)
 
 
 # ---- marginals
@@ -137,8 +137,8 @@ def test_marginals_agree_with_single_ones(both: tuple[kdm.TreeKDM, Brute], given
     tree = both[0].infer(**{name: X[name] for name in given}) if given else both[0]
     alone = {name: tree.marginal(name) for name in tree.variables}
     with torch.no_grad():
-        found = tree.marginals()
-        for name, rho in found.items():
+        result = tree.marginals()
+        for name, rho in result.items():
             close(rho.log_weights, alone[name].log_weights, rtol=1e-7)
             if given:
                 close(rho.log_evidence, alone[name].log_evidence)
@@ -158,9 +158,9 @@ def test_information_between_indices_is_exact(both: tuple[kdm.TreeKDM, Brute]) -
         for p, z in zip(joint, itertools.product(*(range(k) for k in sizes.values())), strict=True):
             table[z[1], z[3]] += p
         wanted = (table * (table / (table.sum(0) * table.sum(1, keepdim=True))).log()).sum()
-        found = tree.mutual_information("b", "e", of="indices")
-    assert found.method == "exact"
-    assert found.value == pytest.approx(float(wanted), rel=1e-9)
+        result = tree.mutual_information("b", "e", of="indices")
+    assert result.method == "exact"
+    assert result.value == pytest.approx(float(wanted), rel=1e-9)
     assert tree.mutual_information("c", "d", of="indices").value == pytest.approx(
         float(-(tree.marginal("c").weights * tree.marginal("c").log_weights).sum())
     )
@@ -172,9 +172,9 @@ def test_information_between_labels_is_exact(both: tuple[kdm.TreeKDM, Brute]) ->
         b, d = torch.meshgrid(torch.arange(3), torch.arange(3), indexing="ij")
         table = brute.log_prob({"b": b, "d": d}).exp()
     wanted = (table * (table / (table.sum(0) * table.sum(1, keepdim=True))).log()).sum()
-    found = tree.mutual_information("b", "d")
-    assert (found.method, found.standard_error) == ("exact", 0.0)
-    assert found.value == pytest.approx(float(wanted), rel=1e-6)
+    result = tree.mutual_information("b", "d")
+    assert (result.method, result.standard_error) == ("exact", 0.0)
+    assert result.value == pytest.approx(float(wanted), rel=1e-6)
 
 
 def test_information_by_draws_has_an_error_that_holds() -> None:
@@ -185,10 +185,10 @@ def test_information_by_draws_has_an_error_that_holds() -> None:
         {"x": c, "y": c}, dict.fromkeys("xy", kdm.RBF(1.0)), {"x": None, "y": "x"}, None, {"y": edge}
     )
     wanted = tree.mutual_information("x", "y", of="indices").value
-    found = tree.mutual_information("x", "y", n_samples=4000, generator=seeded(0))
-    assert found.method == "monte carlo"
-    assert 0 < found.standard_error < 0.02
-    assert abs(found.value - wanted) < 4 * found.standard_error
+    result = tree.mutual_information("x", "y", n_samples=4000, generator=seeded(0))
+    assert result.method == "monte carlo"
+    assert 0 < result.standard_error < 0.02
+    assert abs(result.value - wanted) < 4 * result.standard_error
 
 
 # ---- regions
@@ -236,10 +236,10 @@ def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch, gradient
             blocks = query()
         close(blocks, whole, rtol=1e-12)
         if gradients:
-            found, expected = (
+            result, expected = (
                 torch.autograd.grad(r.sum(), made.root, retain_graph=True)[0] for r in (blocks, whole)
             )
-            close(found, expected, rtol=1e-10)
+            close(result, expected, rtol=1e-10)
 
 
 def test_information_given_evidence(both: tuple[kdm.TreeKDM, Brute]) -> None:
@@ -251,9 +251,9 @@ def test_information_given_evidence(both: tuple[kdm.TreeKDM, Brute]) -> None:
         posterior = tree.infer(target=("b", "d"), **given)
         table = posterior.log_prob(b=b.flatten(), d=d.flatten()).exp().reshape(3, 3)
         wanted = (table * (table / (table.sum(0) * table.sum(1, keepdim=True))).log()).sum()
-        found = posterior.mutual_information("b", "d")
-        assert found.method == "exact"
-        assert found.value == pytest.approx(float(wanted), rel=1e-6)
+        result = posterior.mutual_information("b", "d")
+        assert result.method == "exact"
+        assert result.value == pytest.approx(float(wanted), rel=1e-6)
         drawn = tree.infer(target=("c", "e"), **given).mutual_information("c", "e", generator=seeded(0))
         assert drawn.method == "monte carlo"
         assert drawn.standard_error < 0.1

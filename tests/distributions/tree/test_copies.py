@@ -27,8 +27,8 @@ def plain() -> kdm.TreeKDM:
 
 def conditioned(points: bool = True) -> kdm.TreeKDM:
     bag = kdm.KDM(normal(3, 1, seed=1), simplex(4, 3, seed=2), kdm.RBF(1.0))
-    found: Any = plain().infer(a=X["a"] if points else bag, e=X["e"])
-    return found
+    result: Any = plain().infer(a=X["a"] if points else bag, e=X["e"])
+    return result
 
 
 TREES: dict[str, Callable[[], Any]] = {
@@ -47,10 +47,10 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 def answers(tree: Any) -> dict[str, Any]:
     values = X if "a" in tree.variables else REST
-    found = {"log_prob": tree.log_prob(**values), "mean": tree.marginal("c").mean}
+    result = {"log_prob": tree.log_prob(**values), "mean": tree.marginal("c").mean}
     if hasattr(tree, "log_evidence"):
-        found["log_evidence"] = tree.log_evidence
-    return found
+        result["log_evidence"] = tree.log_evidence
+    return result
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -58,10 +58,10 @@ def test_copies_answer_alike(name: str) -> None:
     tree = TREES[name]()
     wanted = answers(tree)
     for copied in (how(tree) for how in COPIES.values()):
-        found = answers(copied)
-        assert found.keys() == wanted.keys()
+        result = answers(copied)
+        assert result.keys() == wanted.keys()
         for key, value in wanted.items():
-            close(found[key], value, rtol=0, atol=0)
+            close(result[key], value, rtol=0, atol=0)
 
 
 def test_copies_share_no_memory() -> None:
@@ -112,9 +112,9 @@ def test_saved_trees_answer_alike(name: str, tmp_path: Path) -> None:
     tree = TREES[name]()
     kdm.save(tree, tmp_path / "tree")
     loaded = kdm.load(tmp_path / "tree", kind=kdm.TreeKDM)
-    wanted, found = answers(tree), answers(loaded)
+    wanted, result = answers(tree), answers(loaded)
     for key, value in wanted.items():
-        close(found[key], value, rtol=1e-12)
+        close(result[key], value, rtol=1e-12)
     assert loaded.parents == tree.parents
     assert loaded.nodes == tree.nodes
 

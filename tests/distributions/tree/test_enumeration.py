@@ -23,13 +23,13 @@ def agree(query: Callable[[Any], Tensor], twin: Callable[[Brute], Tensor]) -> No
     actual, wanted = query(tree), twin(brute)
     close(actual, wanted, **TOLERANCE)
     direction = normal(*wanted.shape, seed=7)
-    found, expected = (
+    computed, expected = (
         torch.autograd.grad(
             (result * direction).sum(), made.leaves, None, True, allow_unused=True, materialize_grads=True
         )
         for result in (actual, wanted)
     )
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(computed, expected, strict=True):
         close(one, other, **TOLERANCE)
 
 
@@ -197,11 +197,11 @@ def test_leading_dimensions_broadcast() -> None:
 def test_second_derivatives() -> None:
     made = parameters()
     tree, brute = pair(made)
-    found = []
+    computed = []
     for result in (tree.log_prob(**X).sum(), brute.log_prob(X).sum()):
         (first,) = torch.autograd.grad(result, made.root, create_graph=True)
-        found.append(torch.autograd.grad(first.square().sum(), made.edges["b"], retain_graph=True)[0])
-    close(*found, **TOLERANCE)
+        computed.append(torch.autograd.grad(first.square().sum(), made.edges["b"], retain_graph=True)[0])
+    close(*computed, **TOLERANCE)
 
 
 def test_functional_gradients() -> None:

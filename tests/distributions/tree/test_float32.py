@@ -64,17 +64,17 @@ def random_tree(seed: int, variables: int, states: int) -> tuple[kdm.TreeKDM, di
 def answers(tree: Any, values: dict[str, Tensor], draw: Draw) -> dict[str, Tensor]:
     names = list(values)
     observed = {name: draw.integers(2, ROWS) == 1 for name in names}
-    found = {"log_prob": tree.log_prob(**values), "observed": tree.log_prob(**values, observed=observed)}
-    known = [name for name in names if draw.choose(True, False)][: len(names) - 1]
-    if known:
-        evidence = {name: values[name] for name in known}
-        rest = [name for name in names if name not in known]
+    result = {"log_prob": tree.log_prob(**values), "observed": tree.log_prob(**values, observed=observed)}
+    given = [name for name in names if draw.choose(True, False)][: len(names) - 1]
+    if given:
+        evidence = {name: values[name] for name in given}
+        rest = [name for name in names if name not in given]
         rho = tree.infer(**evidence, target=rest[0])
-        found |= {"log_evidence": rho.log_evidence, "one target": rho.log_prob(values[rest[0]])}
+        result |= {"log_evidence": rho.log_evidence, "one target": rho.log_prob(values[rest[0]])}
         if len(rest) > 1:
             several = tree.infer(**evidence).log_prob(**{name: values[name] for name in rest})
-            found["several targets"] = several
-    return found
+            result["several targets"] = several
+    return result
 
 
 def worst_error(seed: int, variables: int = 60, states: int = 256) -> float:

@@ -24,9 +24,9 @@ def tree_of(name: str) -> tuple[kdm.TreeKDM, Tensor]:
 def scores(tree: kdm.TreeKDM, x: Tensor) -> Tensor:
     """log f̂(x | c_j), `(n, M)`, pair by pair."""
     kernel, c = tree.kernels["x"], tree.components["x"]
-    found = kernel.log_overlap(x.unsqueeze(1), c) + kernel.log_norm(c)
+    result = kernel.log_overlap(x.unsqueeze(1), c) + kernel.log_norm(c)
     jacobian = kernel.log_jacobian(x)
-    return found if jacobian is None else found + jacobian.unsqueeze(-1)
+    return result if jacobian is None else result + jacobian.unsqueeze(-1)
 
 
 @pytest.mark.parametrize("name", DENSITIES)
@@ -39,8 +39,8 @@ def test_a_tree_over_every_kernel(name: str) -> None:
         tolerance = {"rtol": 1e-6, "atol": 1e-6}
         close(tree.log_prob(x=x, y=Y), torch.logsumexp(given_y, -1), **tolerance)
         close(tree.marginal("x").log_prob(x), evidence, **tolerance)
-        known = ~torch.isneginf(evidence)
-        posterior = torch.where(known.unsqueeze(-1), torch.softmax(joint, -1), ROOT)
+        is_possible = ~torch.isneginf(evidence)
+        posterior = torch.where(is_possible.unsqueeze(-1), torch.softmax(joint, -1), ROOT)
         rho = tree.infer(x=x)
         close(rho.probs, (posterior @ EDGE).to(rho.probs.dtype), rtol=1e-5, atol=1e-6)
         close(rho.log_evidence, evidence, **tolerance)
@@ -69,8 +69,8 @@ def test_missing_cells_draws_and_completions(name: str) -> None:
     tree, x = tree_of(name)
     keep = torch.tensor([True, False, True, False, True])
     with torch.no_grad():
-        found = tree.log_prob(x=x, y=Y, observed={"x": keep})
-        close(found, torch.where(keep, tree.log_prob(x=x, y=Y), tree.marginal("y").log_prob(Y)), rtol=1e-6)
+        result = tree.log_prob(x=x, y=Y, observed={"x": keep})
+        close(result, torch.where(keep, tree.log_prob(x=x, y=Y), tree.marginal("y").log_prob(Y)), rtol=1e-6)
         drawn = tree.infer(y=Y, target=("x",)).sample((2,), generator=seeded(0))
         assert drawn.shape == (2, len(Y), *tree.event_shapes["x"])
         assert not bool(tree.log_prob(**tree.sample((4,), generator=seeded(1))).isnan().any())

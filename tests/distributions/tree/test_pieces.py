@@ -19,8 +19,8 @@ class Sizes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        found = [one for one in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(one)]
-        self.largest = max([self.largest, *(one.numel() for one in found)])
+        result = [one for one in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(one)]
+        self.largest = max([self.largest, *(one.numel() for one in result)])
         return out
 
 

@@ -60,8 +60,8 @@ def test_sums_that_underflow_are_exact(spread: float, sharpness: float, zeros: b
     direction = torch.where(torch.isneginf(wanted), 0.0, normal(*wanted.shape, seed=9))
     leaves = [*scores, *logits]
     sums = [(torch.where(torch.isneginf(r), 0.0, r) * direction).sum() for r in (actual, wanted)]
-    found, expected = (torch.autograd.grad(total, leaves, retain_graph=True) for total in sums)
-    for one, other in zip(found, expected, strict=True):
+    computed, expected = (torch.autograd.grad(total, leaves, retain_graph=True) for total in sums)
+    for one, other in zip(computed, expected, strict=True):
         close(one, other, rtol=1e-10, atol=1e-12)
 
 

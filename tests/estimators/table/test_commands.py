@@ -118,6 +118,19 @@ def test_other_estimators(parcels: Any, csv: Path, tmp_path: Path, unchecked: No
     assert "model: expected a saved estimator, got JointKDM" in run("score", tmp_path / "joint", csv, code=2)
 
 
+def test_surprising_cells_of_a_file(
+    model: Path, table: kdm.KDMTable, parcels: Any, tmp_path: Path, unchecked: None
+) -> None:
+    rows = parcels[["size", "weight", "fee"]].head(20).reset_index(drop=True)
+    rows.loc[3, ["size", "weight"]] = ["huge", 1.0]
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    cells = json.loads(run("explain", model, tmp_path / "new.csv", "--rows", 10, "--json"))
+    wanted = table.explain(rows.head(10))
+    assert [(c["row"], c["column"]) for c in cells] == [(c.row, c.column) for c in wanted]
+    assert cells[0]["row"] == 3
+    assert "as surprising or more" in run("explain", model, tmp_path / "new.csv")
+
+
 def test_rows_to_standard_output(model: Path, unchecked: None) -> None:
     text = run("sample", model, "-n", 3, "--given", 'size = "huge"', "--seed", 1)
     lines = text.strip().splitlines()

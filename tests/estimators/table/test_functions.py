@@ -292,6 +292,21 @@ def test_new_levels_of_later_chunks(tmp_path: Path) -> None:
     assert loaded.sample(5, random_state=0).equals(table.sample(5, random_state=0))
 
 
+def test_rare_levels_of_a_function() -> None:
+    """Draws contain neither a rare level nor what follows from it; new levels of both are in the warning."""
+    frame = visits()
+    frame.loc[:1, ["shop", "city", "country", "floors", "manager"]] = ["s99", "far", "C", 30, "m9"]
+    with typecheck.off():
+        table = kdm.KDMTable(n_components=8, max_epochs=2, random_state=0).fit(frame)
+        drawn = table.sample(4000, random_state=0)
+        assert table.columns_["city"].source == "shop"
+        assert not {"s99", "far", "C", "m9"} & set(drawn[["shop", "city", "country", "manager"]].stack())
+        assert set(drawn.loc[drawn["shop"] == "(other)", "city"]) == {"(other)"}
+        assert set(table.sample(3, given={"city": "far"}, random_state=0)["city"]) == {"far"}
+        with pytest.warns(UserWarning, match=r"5 in 'shop' \('s77'\); 5 in 'city' \('new'\)"):
+            table.score_samples(visits(5).assign(shop="s77", city="new"))
+
+
 def test_step_functions() -> None:
     steps = StepFunction((0.5, 2.5), (1, -1, 1), missing=0)
     assert steps(np.array([0, 1, 2, 3])).tolist() == [1, -1, -1, 1]

@@ -12,6 +12,7 @@ import torch
 
 import kdmkit as kdm
 import typecheck
+from kdmkit.estimators.table.answering.pairs import Comparison
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("narwhals")
@@ -244,6 +245,14 @@ def test_comparisons_of_numbers_are_sums_over_their_values(step: float) -> None:
             assert shares[0] == pytest.approx((drawn["a"] < drawn["b"]).mean(), abs=0.03)
 
 
+def test_two_ends_that_are_one_value_but_for_rounding_are_no_cell(table: kdm.KDMTable) -> None:
+    engine = table._engine()
+    compared = Comparison(engine, engine.columns["tenths"], engine.columns["zeros"], engine.joint)
+    ends = np.array([20.1]), np.nextafter([20.1], 21)
+    assert compared._between(engine.columns["tenths"], *ends, "neither").isneginf().all()
+    assert compared._between(engine.columns["tenths"], *ends).isfinite().all()
+
+
 def test_a_column_compared_with_itself(table: kdm.KDMTable) -> None:
     c = table.columns
     assert table.probability(c.tenths <= c.tenths) == table.probability(c.tenths == c.tenths) == 1
@@ -266,3 +275,31 @@ def test_rows_of_alternatives_with_comparisons_are_as_frequent_as_they_are_proba
         rows = table.sample(4000, given=event, random_state=0)
     p = table.probability((c.tenths < c.zeros) & (c["count"] > 1)) / table.probability(event)
     assert (rows["tenths"] < rows["zeros"]).mean() == pytest.approx(p, abs=4 * (p * (1 - p) / 4000) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "P(tenths | count > 3 and count < 2)",
+        "P(tenths < zeros and zeros < count)",
+        "P(tenths | tenths < zeros)",
+        "P(nothing | count > 3)",
+        "P(tenths | count >)",
+    ],
+)
+def test_queries_without_an_answer_raise_one_error(table: kdm.KDMTable, query: str) -> None:
+    with pytest.raises(kdm.answers.QueryError):
+        table.query(query)
+
+
+def test_tables_of_comparisons_that_are_kept_serve_all_evidence(table: kdm.KDMTable) -> None:
+    c = table.columns
+    rare = "tenths > 20.6 and zeros > 100"  # evidence in the tails, where tables without it know little
+    for given in ("count > 3", "tenths > 20.3", "zeros = 0 or tenths = 20.1", rare):
+        kept = [table.probability(event, given) for event in (c.count < c.tenths, c.count == c.tenths)]
+        table._engine().signs.clear()
+        table.probability(c.count == c.tenths, "true")
+        again = [table.probability(event, given) for event in (c.count < c.tenths, c.count == c.tenths)]
+        assert kept == pytest.approx(again, abs=1e-9)
+        whole = sum(table.probability(f"count = {n} and tenths > {n}", given) for n in range(60))
+        assert kept[0] == pytest.approx(whole, abs=2e-6)

@@ -231,6 +231,32 @@ def test_texts_among_numbers_are_drawn_as_often_as_they_are(table: kdm.KDMTable)
     assert table.query("P(height_text = tall)").mean == pytest.approx(0.05, abs=0.015)
 
 
+def test_a_cell_is_a_number_or_a_text(table: kdm.KDMTable) -> None:
+    c = table.columns
+    both = (c.height > 0) & (c.height_text == "tall")
+    assert table.probability(both) == 0
+    assert table.probability(c.height.is_missing(), c.height_text == A_NUMBER) == 0
+    is_tall = table.probability(c.height_text == "tall")
+    assert table.probability(c.height.is_missing()) == pytest.approx(is_tall, abs=1e-9)
+    assert table.query("height", "clock > 12:00").p_missing == pytest.approx(
+        table.probability("height_text = tall", "clock > 12:00"), abs=1e-9
+    )
+    drawn = table.sample(500, given="height <= 70", random_state=0)["height"]
+    assert (pd.to_numeric(drawn) <= 70).all()
+    assert set(table.sample(50, given="height is missing", random_state=0)["height"]) == {"tall"}
+
+
+def test_plain_numbers_in_questions_are_those_of_python() -> None:
+    frame = {"x": [f"{x:,.2f}".translate({44: ".", 46: ","}) for x in PRICES]}
+    table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(frame)
+    assert table.columns_["x"].codec.written(1234.5) == "1.234,50"
+    for event in (kdm.col("x") < 60_000, kdm.col("x") < 60.123):
+        question = table.query(event).question
+        assert table.query(question).mean == pytest.approx(table.probability(event), abs=1e-9)
+    assert table.probability("x < '60.000,00'") == table.probability("x < 60000") > 0.01
+    assert table.probability({"x": (None, "60.000,00")}) == table.probability("x <= 60000")
+
+
 @pytest.mark.parametrize("how", ["cells", "rows", "draws"])
 def test_cells_are_filled_in_the_writing_of_the_column(table: kdm.KDMTable, frame: Any, how: str) -> None:
     gaps = frame.head(8).copy()

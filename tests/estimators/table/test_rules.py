@@ -302,3 +302,11 @@ def run(arguments: list[str]) -> int:
     with pytest.raises(SystemExit) as end, typecheck.off():
         app(arguments)
     return int(end.value.code or 0)
+
+
+def test_rows_of_conditions_are_completed_by_the_rules(table: kdm.KDMTable) -> None:
+    rows = bills(30, seed=4)
+    drawn = table.sample(3, given=rows[["food", "drinks", "total", "night"]], random_state=0)
+    assert n_broken(table, drawn) == 0
+    assert drawn.tip.to_numpy() == pytest.approx(rows.tip.repeat(3).to_numpy())
+    assert (drawn.night.to_numpy() == rows.night.repeat(3).to_numpy()).all()

@@ -379,8 +379,36 @@ def test_explanations_put_the_odd_cell_first(table: kdm.KDMTable, unchecked: Non
     wanted = math.log(1 - answer.p_missing) + answer.log_density("huge")
     assert size.log_density == pytest.approx(wanted, abs=1e-4)
     assert "as surprising or more" in repr(odd)
-    with pytest.raises(ValueError, match="row: expected one row, got 2 rows"):
-        table.explain(pd.DataFrame({"weight": [1.0, 2.0]}))
+
+
+def test_rows_are_explained_together_as_one_by_one(
+    table: kdm.KDMTable, parcels: Any, unchecked: None
+) -> None:
+    rows = parcels[:40]
+    every = {(cell.row, cell.column): cell for cell in table.explain(rows)}
+    assert [cell.probability for cell in table.explain(rows)] == sorted(c.probability for c in every.values())
+    for i in (0, 3, 39):
+        for cell in table.explain(rows[i : i + 1]):
+            other = every[i, cell.column]
+            assert (other.value, other.rules) == (cell.value, cell.rules)
+            is_number = isinstance(cell.expected, float)
+            assert other.expected == (pytest.approx(cell.expected, rel=1e-5) if is_number else cell.expected)
+            assert other.probability == pytest.approx(cell.probability, rel=1e-4, abs=1e-9)
+            assert other.log_density == pytest.approx(cell.log_density, abs=1e-4)
+    assert f"… {len(every) - 30} more cells" in repr(table.explain(rows))
+    assert len(table.explain(rows[:0])) == 0
+
+
+def test_printed_dependence_has_few_pairs_and_no_negative_zero() -> None:
+    names = tuple(f"c{i}" for i in range(9))
+    information = np.full((9, 9), 0.0)
+    information[0, 1] = information[1, 0] = 0.5
+    found = kdm.answers.Dependence(names, information, information - 1e-5, information + 0.1, (("c7", "c8"),))
+    lines = repr(found).splitlines()
+    assert lines[:2] == ["c1 – c0: 0.500 (0.500 … 0.600)", "c8 – c7: 0.000 (0.000 … 0.100)"]
+    assert len(lines) == 3
+    assert "34 more pairs" in lines[2]
+    assert "nats" in lines[2]
 
 
 # ---- the estimator

@@ -16,13 +16,13 @@ from kdmkit.estimators.common.arrays import Array, CheckedRows
 BatchAnswer = Callable[..., Any]
 
 
-def need(module: str) -> Any:
-    """A module of the extra `table`; if it is not installed, the error says what to install."""
+def need(module: str, extra: str = "table") -> Any:
+    """A module of an extra; if it is not installed, the error says what to install."""
     try:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        text = f"{package} is needed for tables of this kind: pip install 'kdmkit[table]'"
+        text = f"{package} is needed for tables of this kind: pip install 'kdmkit[{extra}]'"
         raise ImportError(text, name=package) from error
 
 

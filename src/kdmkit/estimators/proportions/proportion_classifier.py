@@ -22,11 +22,15 @@ from kdmkit.estimators.proportions.bag_likelihood import (
     RowLikelihood,
     counts_of,
 )
-from kdmkit.estimators.proportions.bags import Bags, LabelProportions, check_bags, check_label_proportions
+from kdmkit.estimators.proportions.label_proportions import (
+    LabelProportions,
+    check_bags,
+    check_label_proportions,
+)
 from kdmkit.kernels import typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.scaler import LARGEST_INPUT
-from kdmkit.training import Rows
+from kdmkit.training import Bags, Rows
 
 Loss = Literal["likelihood", "counts", "proportions"]
 # Steps of expectation-maximisation of the proportions of new bags.

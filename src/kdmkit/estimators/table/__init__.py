@@ -1,12 +1,14 @@
 """Tables of mixed columns: `KDMTable`, its columns and its answers."""
 
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
-from kdmkit.estimators.table.answering.insights import Cell, Dependence, Explanation, Information
+from kdmkit.estimators.table.answering.explanations import Cell, Explanation
+from kdmkit.estimators.table.answering.insights import Dependence, Information
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.kdm_table import KDMTable
+from kdmkit.estimators.table.language import QueryError
 from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
-from kdmkit.estimators.table.rules import FunctionRule, Rule, Rules
+from kdmkit.estimators.table.rules import FormulaRule, FunctionRule, OrderRule, Rule, Rules
 from kdmkit.estimators.table.schema import Columns, Schema
 
 __all__ = [
@@ -19,9 +21,12 @@ __all__ = [
     "Dependence",
     "EventAnswer",
     "Explanation",
+    "FormulaRule",
     "FunctionRule",
     "Information",
     "KDMTable",
+    "OrderRule",
+    "QueryError",
     "Rule",
     "Rules",
     "Schema",

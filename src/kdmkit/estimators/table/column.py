@@ -16,10 +16,11 @@ from kdmkit.estimators.table.codecs.functions import GONE
 from kdmkit.estimators.table.codecs.kinds import codec_from_config, decide, fit_codec
 from kdmkit.estimators.table.codecs.texts import doubt
 from kdmkit.estimators.table.display import rich_table, text_table
+from kdmkit.estimators.table.frames.cells import A_NUMBER
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.estimators.table.presence import Presence
 from kdmkit.kernels import Region
-from kdmkit.kernels.regions import Missing, is_point, region_of, union
+from kdmkit.kernels.regions import Missing, intersection, is_point, region_of, union
 
 #: Above the lines of columns in a printed table.
 COLUMN_HEADER = ("column", "kind", "missing", "details", "why")
@@ -86,8 +87,9 @@ class Column:
 
     @property
     def all_variables(self) -> tuple[str, ...]:
-        """All variables of the column in the model."""
-        return self.variables if self.presence is None else (self.presence.name, *self.variables)
+        """All variables of the column in the model: not those of texts that say whether it is there."""
+        own = () if self.presence is None else tuple(v.name for v in self.presence.variables)
+        return (*own, *self.variables)
 
     # ---- outcomes: those of its values, and `Missing`
 
@@ -155,7 +157,7 @@ class Column:
             codec=codec,
             missing=config["missing"],
             storage=storage,
-            presence=None if presence is None else Presence(**presence),
+            presence=None if presence is None else Presence.from_config(presence),
             unsure=config.get("unsure", ""),
             source=config.get("source", ""),
             code=config.get("code", ""),
@@ -213,6 +215,35 @@ def absent_cells(column: Column, n_rows: int) -> RawColumn:
     """A column with missing cells only."""
     values = np.zeros(n_rows, dtype=BASES[column.storage.base])
     return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
+
+
+def with_presence_by_texts(columns: Sequence[Column]) -> list[Column]:
+    """The columns, in which numbers among texts are there where the column of these texts says so."""
+    by_name = {column.name: column for column in columns}
+    return [
+        replace(column, presence=_presence_by_texts(by_name[column.storage.texts]))
+        if column.presence is not None
+        and column.storage.texts in by_name
+        and A_NUMBER in (by_name[column.storage.texts].codec.levels or ())
+        else column
+        for column in columns
+    ]
+
+
+def _presence_by_texts(texts: Column) -> Presence:
+    (name,) = texts.variables
+    outer = () if texts.presence is None else tuple(texts.presence.there.items())
+    code = list(texts.codec.levels or ()).index(A_NUMBER)
+    return Presence("", 0.0, (*outer, (name, code)))
+
+
+def shared_box(boxes: Sequence[Box]) -> Box:
+    """What all boxes hold; columns of texts share variables with columns of numbers."""
+    joined: Box = {}
+    for box in boxes:
+        for name, region in box.items():
+            joined[name] = intersection([joined[name], region]) if name in joined else region
+    return joined
 
 
 class Columns(dict[str, Column]):

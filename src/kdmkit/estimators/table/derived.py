@@ -71,7 +71,8 @@ def encode_derived(
     if source.presence is not None and source.name in raw.columns:
         # The finer cell is empty, but cannot be missing in rows with this one.
         filled = broken & raw.columns[source.name].missing
-        observed[source.presence.name] = observed[source.presence.name] & torch.from_numpy(~filled)
+        for name in source.presence.there:
+            observed[name] = observed[name] & torch.from_numpy(~filled)
         offset[filled] = rare
         broken &= ~filled
     offset[broken] = rare if schema.broken_rules == "rare" else -math.inf
@@ -86,8 +87,8 @@ def expected_codes(source: Column, column: Any, rows: Table) -> np.ndarray:
     """The code of a derived cell by the finer cell of every row; −2 where that is not known."""
     (name,) = source.variables
     codes = np.where(rows.observed[name], column.codec.codes(rows.columns[name]), UNKNOWN)
-    if source.presence is not None and source.presence.name in rows.columns:
-        gone = rows.observed[source.presence.name] & source.presence.is_missing(rows.columns)
+    if source.presence is not None:
+        gone = source.presence.is_known_missing(rows)
         codes = np.where(gone, column.codec.steps.missing, codes)
     return codes
 
@@ -206,7 +207,7 @@ def derived_cells(schema: Schema, column: Any, values: Mapping[str, Tensor]) -> 
     """The cells of a derived column, by the events of the finer one."""
     codes = column.codec.codes(*(values[part] for part in column.variables))
     presence = schema.columns[column.source].presence
-    if presence is not None and presence.name in values:
+    if presence is not None and not values.keys().isdisjoint(presence.there):
         codes = np.where(presence.is_missing(values).cpu().numpy(), column.codec.steps.missing, codes)
     cells, missing = column.codec.cells(codes)
     return RawColumn(column.name, cells, missing, column.storage)
@@ -282,7 +283,7 @@ def _evidence(schema: Schema, column: Any, rows: Table, asked: str) -> np.ndarra
     known = rows.observed[source.variables[0]]
     known = torch.zeros_like(known) if asked == source.name else known
     if source.presence is not None:
-        known = known | (rows.observed[source.presence.name] & source.presence.is_missing(rows.columns))
+        known = known | source.presence.is_known_missing(rows)
     return np.where(rows.observed[column.code] & ~known, rows.columns[column.code], GONE)
 
 
@@ -299,6 +300,5 @@ def _inside(
             return rows, None
         every |= boxes[0]
         if source.presence is not None:
-            columns[source.presence.name] = torch.ones_like(columns[source.presence.name])
-            observed[source.presence.name] = torch.ones_like(observed[source.presence.name])
+            source.presence.put_there(columns, observed, len(rows))
     return replace(rows, columns=columns, observed=observed), every

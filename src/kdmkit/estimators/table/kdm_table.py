@@ -18,25 +18,23 @@ from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
+from kdmkit.estimators.table.answering.explanations import Explanation, explain_rows
 from kdmkit.estimators.table.answering.imputation import Imputer
 from kdmkit.estimators.table.answering.insights import (
     Dependence,
-    Explanation,
     Information,
-    explain_row,
     measure_dependence,
     measure_information,
     measure_links,
 )
-from kdmkit.estimators.table.answering.whole_rows import RowSampler
-from kdmkit.estimators.table.language import parse_query
-from kdmkit.estimators.table.learning import TableEstimator
+from kdmkit.estimators.table.language import QueryError, parse_query
 from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
+from kdmkit.estimators.table.synthetic import SyntheticRows
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KDMTable(TableEstimator):
+class KDMTable(SyntheticRows):
     """A model of a whole table: numbers, categories, dates and missing cells, asked in any direction.
 
     Args:
@@ -94,22 +92,27 @@ class KDMTable(TableEstimator):
                 Conditions on the target itself are allowed: `P(price | price > 1000)`.
             given: evidence by column: a value; a pair `(low, high)`, which is a closed range with None for an
                 open end; a list, one of its values; None, a missing cell. Or text: `carat > 1, cut = A`.
+
+        Raises:
+            QueryError: of a text that cannot be read, or whose question has no answer; a ValueError.
         """
         engine = self._engine()
-        schema = engine.schema
-        if given is None and isinstance(target, str) and target not in schema.columns:
-            query = parse_query(target, syntax_of(schema))
-            condition = query.given
-            event, target = (query.event, "") if query.target is None else (None, query.target)
-        else:
-            event = target if isinstance(target, Event) else None
-            condition = read_event(schema, given)
-        if event is not None:
-            probability, log_evidence = engine.event(event, condition)
+        if given is not None or not isinstance(target, str) or target in engine.schema.columns:
+            return self._answer(target, read_event(engine.schema, given))
+        query = parse_query(target, syntax_of(engine.schema))
+        try:
+            return self._answer(query.event if query.target is None else query.target, query.given)
+        except ValueError as error:  # evidence of probability 0, a date that cannot be, …
+            raise QueryError(str(error)) from error
+
+    def _answer(self, target: str | Event, condition: Event) -> Answer | EventAnswer:
+        engine = self._engine()
+        if isinstance(target, Event):
+            probability, log_evidence = engine.event(target, condition)
             warn_of_outside(engine, condition)
-            text = question_text(event, condition)
+            text = question_text(target, condition)
             return EventAnswer(probability, text, log_evidence, self._generator, engine, condition)
-        column = check_target(schema, target)
+        column = check_target(engine.schema, target)
         posterior, log_evidence = engine.query(column, condition)
         warn_of_outside(engine, condition)
         text = question_text(column.name, condition)
@@ -162,36 +165,6 @@ class KDMTable(TableEstimator):
         probability, _ = engine.event(read_event(engine.schema, event), condition)
         warn_of_outside(engine, condition)
         return probability
-
-    @torch.no_grad()
-    def sample(
-        self,
-        n_samples: int = 1,
-        given: Any = None,
-        random_state: Any = None,
-        *,
-        complete: bool = False,
-        frame: Literal["pandas", "polars", "arrow"] | None = None,
-        first_key: int = 0,
-    ) -> Any:
-        """New rows as a frame like the one that the table was fitted to; cells are missing as often as there.
-
-        Identifiers are new keys in the form of those of the data, the same ones in every call.
-
-        Args:
-            given: evidence that holds for all rows, as in `query`.
-            random_state: None: other rows in every call.
-            complete: whether all cells have values, those that missing cells would have by other columns.
-            frame: the library of the frame; None: that of the fit, and pandas for files if it is installed.
-            first_key: the number of the first new key: of the rows drawn before, for keys that go on.
-        """
-        n = check_count("n_samples", n_samples)
-        engine = self._engine()
-        condition = read_event(engine.schema, given)
-        warn_of_outside(engine, condition)
-        rows = RowSampler(engine, condition, complete=complete)
-        first_key = check_count("first_key", first_key, least=0)
-        return rows.frame(n, self._generator(random_state), frame, first_key)
 
     # ---- rows
 
@@ -288,8 +261,9 @@ class KDMTable(TableEstimator):
         `kdmkit.BatchFunction` is the same for one batch, as a function that other processes can be sent.
 
         Args:
-            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9` and `proba=True`;
-                `"impute"`, if wanted with `draw=True`; or `"sample"` with `n=` and if wanted `given=`.
+            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9`, `quantiles=`,
+                `proba=True`; `"probability"` with `event=`, given cells of other columns; `"impute"`, if
+                wanted with `draw=True`; or `"sample"` with `n=`, `given=`, `hold=` as in `sample`.
             data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames; None for
                 `"sample"`.
             batch_size: rows of a batch, for files and for new rows; iterables have their batches.
@@ -329,13 +303,13 @@ class KDMTable(TableEstimator):
         return partial(known_columns, self, columns, keep)
 
     @torch.no_grad()
-    def explain(self, row: Any) -> Explanation:
-        """The cells of a row that are surprising given the other cells, and the expected values there.
+    def explain(self, X: Any) -> Explanation:
+        """The cells that are surprising given the other cells of their row, and the expected values there.
 
         Args:
-            row: a frame of one row, or a mapping from column to value.
+            X: a frame, or one row as a mapping from column to value.
         """
-        return explain_row(self._engine(), row, self.missing)
+        return explain_rows(self._engine(), X, self.missing)
 
     @torch.no_grad()
     def dependence(self, n_samples: int = 2000, random_state: Any = 0) -> Dependence:

@@ -208,7 +208,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
             options=self._settings(self._seed, n),
             identity=self._identity(*rows.columns.values()),
             targets=self._target_variables(schema),
-            presences=frozenset(presence.name for presence in schema.presences.values())
+            presences=frozenset(v.name for presence in schema.presences.values() for v in presence.variables)
             | {column.code for column in schema.derived.values()},
         )
 

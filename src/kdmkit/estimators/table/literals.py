@@ -27,6 +27,14 @@ def is_number(text: str) -> bool:
     return _matched(text) is not None
 
 
+_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def is_plain_number(text: str) -> bool:
+    """Whether a text is a number as Python writes it."""
+    return _PLAIN.fullmatch(text) is not None
+
+
 def read_number(text: str) -> int | float:
     """A number as people write it; an int if it is written without a fraction or an exponent.
 

@@ -48,7 +48,7 @@ class ColumnOutcomes(Outcomes):
 
     def trimmed(self, key: Key, region: Region) -> Region:
         if isinstance(key, Pair):
-            if any(name in self._schema.presences for name in key):  # cells of which one is missing
+            if any(name in self._schema.can_miss for name in key):  # cells of which one is missing
                 return region
             return NOTHING if not region.spans else WHOLE if region.spans == WHOLE.spans else region
         return self._schema.columns[str(key)].trimmed(region)
@@ -85,7 +85,7 @@ def read_event(schema: Schema, given: Any) -> Event:
     if given is None or isinstance(given, Event):
         return as_event(given)
     check_instance("given", given, Mapping, "an event, a mapping from column to what is known, or text")
-    return as_event({n: Missing if n in schema.presences and is_unknown(v) else v for n, v in given.items()})
+    return as_event({n: Missing if n in schema.can_miss and is_unknown(v) else v for n, v in given.items()})
 
 
 def columns_of(event: Event) -> set[str]:

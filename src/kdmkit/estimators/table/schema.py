@@ -27,13 +27,15 @@ from kdmkit.estimators.table.codecs.rare import (
     with_new_keys,
 )
 from kdmkit.estimators.table.codecs.texts import recognised
-from kdmkit.estimators.table.column import Column, Columns, absent_cells, fit_column
-from kdmkit.estimators.table.derived import (
-    derived_cells,
-    encode_derived,
-    grown_function,
-    linked,
+from kdmkit.estimators.table.column import (
+    Column,
+    Columns,
+    absent_cells,
+    fit_column,
+    shared_box,
+    with_presence_by_texts,
 )
+from kdmkit.estimators.table.derived import derived_cells, encode_derived, grown_function, linked
 from kdmkit.estimators.table.frames.cells import joined, marked_frame, read_cells
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
@@ -61,8 +63,8 @@ class Schema:
         rules: between columns.
         broken_rules: what a row is that breaks one: `"impossible"`, or `"rare"`.
 
-    >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
-    >>> [(column.name, column.kind) for column in schema.columns.values()]
+    >>> columns = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]}).columns
+    >>> [(column.name, column.kind) for column in columns.values()]
     [('age', 'count'), ('smokes', 'category')]
     """
 
@@ -112,14 +114,13 @@ class Schema:
         raw = recognised(raw, wanted, markers or {})
         wanted |= texts_as_levels(raw, wanted) if texts != "left out" else {}
         least_rows = 1 if texts == "drawn" else least_rows
-        columns = [
-            fit_column(i, column, wanted, raw.numbers, missing)
-            for i, column in enumerate(raw.columns.values())
-        ]
+        every = enumerate(raw.columns.values())
+        columns = [fit_column(i, one, wanted, raw.numbers, missing) for i, one in every]
         if least_rows is not None:
             columns = [with_least_rows(column, least_rows) for column in columns]
         if identifiers == "new":
             columns = with_new_keys(columns, raw)
+        columns = with_presence_by_texts(columns)
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
         return cls(columns, raw.backend, raw.labels, sample, missing)
 
@@ -147,12 +148,9 @@ class Schema:
         """The schema with the levels of more rows, which `read` gave."""
         roots = {n: grown(c, frame.columns[n], least_rows) for n, c in self.columns.items() if not c.source}
         columns = [
-            roots[name]
-            if name in roots
-            else grown_function(
-                column, self.columns[column.source].codec, roots[column.source].codec, frame, least_rows
-            )
-            for name, column in self.columns.items()
+            roots.get(name)
+            or grown_function(c, self.columns[c.source].codec, roots[c.source].codec, frame, least_rows)
+            for name, c in self.columns.items()
         ]
         if all(new is old for new, old in zip(columns, self.columns.values(), strict=True)):
             return self
@@ -162,7 +160,7 @@ class Schema:
         """The schema with other columns of the same names."""
         made = copy.copy(self)
         made.columns = linked({column.name: column for column in columns})
-        for name in ("modelled", "presences"):
+        for name in ("modelled", "presences", "can_miss"):
             made.__dict__.pop(name, None)
         made.syntax = None
         return made
@@ -206,12 +204,17 @@ class Schema:
                 column.variables, column.codec.kernels(n_components), column.codec.shapes, strict=True
             )
         ]
-        return values + [presence.variable for presence in self.presences.values()]
+        return values + [v for presence in self.presences.values() for v in presence.variables]
 
     @cached_property
     def presences(self) -> dict[str, Presence]:
         """By column, the variables that say whether cells are there."""
         return {n: column.presence for n, column in self.columns.items() if column.presence is not None}
+
+    @cached_property
+    def can_miss(self) -> frozenset[str]:
+        """The columns of which a missing cell is an outcome."""
+        return frozenset(name for name, column in self.modelled.items() if column.can_miss)
 
     def encode(self, frame: Any, *, missing: str = "outcome", dtype: torch.dtype | None = None) -> Table:
         """Rows as events, by variable.
@@ -237,7 +240,7 @@ class Schema:
             is_absent = column.name not in raw.columns
             one = absent_cells(column, raw.n_rows) if is_absent else raw.columns[column.name]
             cells = column.codec.encode(one)
-            unseen.count(one, column.codec, cells)
+            unseen.count(one, column.codec, cells.observed)
             # An empty cell of a column that was complete is as rare as a new value.
             is_new = is_outcome and not is_absent and column.presence is None
             unknown = np.zeros_like(one.missing) if is_new else one.missing
@@ -245,12 +248,13 @@ class Schema:
             for name, part in zip(column.variables, cells.parts, strict=True):
                 values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
-            if column.presence is not None:
+            if column.presence is not None and column.presence.name:
                 values[column.presence.name] = column.presence.encode(one.missing)
                 certain = np.full(raw.n_rows, not is_absent) if is_outcome else ~one.missing
                 observed[column.presence.name] = torch.from_numpy(certain)
         for column in self.derived.values():
             offset = offset + encode_derived(self, column, raw, is_outcome, values, observed)
+            unseen.count(raw.columns.get(column.name), column.codec, observed[column.code])
         unseen.warn()
         return Table(values, observed, log_offset=offset)
 
@@ -288,8 +292,8 @@ class Schema:
             has_values = column.variables and all(part in values for part in column.variables)
             has_keys = first_key is not None and column.codec.keys is not None
             if column.kind == "constant" or has_values or has_keys:
-                cells = (computed or {}).get(name)
-                cells = self.decode_column(name, values, n_rows, first_key or 0) if cells is None else cells
+                made = (computed or {}).get(name)
+                cells = made or self.decode_column(name, values, n_rows, first_key or 0)
                 raw.append(pooled(cells, column.codec, named))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
@@ -314,14 +318,13 @@ class Schema:
         else:
             decoded = column.codec.decode(*(values[part] for part in column.variables))
         missing = np.zeros(n_rows, dtype=bool)
-        if column.presence is not None and column.presence.name in values:
+        if column.presence is not None and not values.keys().isdisjoint(column.presence.there):
             missing = column.presence.is_missing(values).cpu().numpy()
         return RawColumn(name, decoded, missing, column.storage)
 
     def with_points(self, boxes: Sequence[Box]) -> Schema:
         """The schema for draws inside of some boxes: single values in them are exact."""
-        columns = [column.with_points(boxes) for column in self.columns.values()]
-        return self.with_columns(columns)
+        return self.with_columns([column.with_points(boxes) for column in self.columns.values()])
 
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""
@@ -363,10 +366,8 @@ class Schema:
         n_boxes = math.prod(map(len, parts))
         if n_boxes > _MOST_BOXES:
             raise ValueError(bad_argument("given", f"a union of at most {_MOST_BOXES} boxes", n_boxes))
-        return [
-            {name: region for part in product for name, region in part.items()}
-            for product in itertools.product(*parts)
-        ]
+        joined = (shared_box(product) for product in itertools.product(*parts))
+        return [box for box in joined if not any(region.is_empty for region in box.values())]
 
     # ---- description
 
@@ -383,10 +384,9 @@ class Schema:
         """The schema that `config` describes."""
         columns = [Column.from_config(fields) for fields in config["columns"]]
         sample = tuple(config["sample"]) if config.get("sample") else None
-        missing = config.get("missing", "unknown")
         rules = rules_from_config(config.get("rules", ()), [column.name for column in columns])
-        broken = config.get("broken_rules", "impossible")
-        return cls(columns, config["backend"], config["labels"], sample, missing, rules, broken)
+        options = config.get("missing", "unknown"), rules, config.get("broken_rules", "impossible")
+        return cls(columns, config["backend"], config["labels"], sample, *options)
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""

@@ -11,7 +11,14 @@ from typing import Any, Literal, NamedTuple
 
 from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.distributions.event_text import KEYWORDS, DatePart, Key, Pair
-from kdmkit.estimators.table.literals import MONTHS, WEEKDAYS, is_number, number_of_name, read_number
+from kdmkit.estimators.table.literals import (
+    MONTHS,
+    WEEKDAYS,
+    is_number,
+    is_plain_number,
+    number_of_name,
+    read_number,
+)
 
 # A word may be a name, a level, a number or a date: 0.5, 1e-3, -7, hours-per-week, 2024-02-29T12:30.
 _TOKEN = re.compile(
@@ -43,7 +50,18 @@ _MOST_LISTED = 10
 
 
 class QueryError(ValueError):
-    """A query that cannot be read; the message shows the query and points at the place."""
+    """A query that cannot be read, or has no answer.
+
+    Where it cannot be read, the message shows the query and points at the place. `KDMTable.query` raises it.
+
+    With `table` as in the example of `KDMTable`:
+
+    >>> table.query("P(size | weight > )")
+    Traceback (most recent call last):
+    kdmkit.estimators.table.vocabulary.QueryError: query: expected a value or a column, got ')'
+      P(size | weight > )
+                        ^
+    """
 
 
 class Token(NamedTuple):
@@ -214,13 +232,13 @@ class ColumnSyntax:
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """A dictionary of the keys that occur once."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     twice = set()
     for key, value in pairs:
-        if key in found:
+        if key in values:
             twice.add(key)
-        found[key] = value
-    return {key: value for key, value in found.items() if key not in twice}
+        values[key] = value
+    return {key: value for key, value in values.items() if key not in twice}
 
 
 class Vocabulary:
@@ -326,7 +344,10 @@ class Vocabulary:
         if token.kind == "name" or token.part:
             raise ValueError("a value")
         if not isinstance(key, DatePart):
-            return self.syntax(key).value(token.text)
+            syntax = self.syntax(key)
+            # Plain numbers are those of Python: 1.234 is no thousand, whatever the writing of the column.
+            is_plain = token.kind == "word" and syntax.kind == "number" and is_plain_number(token.text)
+            return read_number(token.text) if is_plain else syntax.value(token.text)
         names, first = _PART_NAMES.get(key.part, ((), 0))
         place = number_of_name(token.text, names)
         return read_number(token.text) if place is None else place + first

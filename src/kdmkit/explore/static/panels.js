@@ -161,7 +161,7 @@ export class RowPanel {
     this.row.max = found.n_rows;
     this.cells = found.cells;
     this.place.replaceChildren(el("table", { class: "cells" },
-      el("thead", {}, el("tr", {}, ...["column", "value", "expected", "as odd"].map((name) => el("th", { text: name })))),
+      el("thead", {}, el("tr", {}, ...["column", "value", "expected"].map((name) => el("th", { text: name })), el("th", { text: "as surprising", title: "how probable values are that are at least as surprising" }))),
       el("tbody", {}, ...found.cells.map((cell) => el("tr", { class: cell.surprising ? "surprising" : null, title: `${cell.column}: ${cell.value}, expected ${cell.expected}` },
         el("td", { text: cell.column }), el("td", { text: cell.value }), el("td", { text: cell.expected }),
         el("td", { class: "right", text: `${cell.surprising ? "▲ " : ""}${percent(cell.probability)}` }))))));

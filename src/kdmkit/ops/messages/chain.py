@@ -6,18 +6,130 @@ states and of pairs of neighbours, which are computed for all steps at once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from kdmkit._core.logspace import finite_max, log_normalize, safe_logsumexp
 
 # The largest score of a step is 0, and tables have no entry below their floor: the messages of so many steps
 # cannot underflow in float64 before they are normalised.
 _STRIDE = 16
 # In place of a sum of 0.
 _TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class ChainStates:
+    """k states with c components each; m = k·c.
+
+    Scores are log f̂(x_t | c_j) of every component less their maximum, `(steps, batch, m)`.
+
+    Args:
+        log_start: log p(z_1).
+        table: p(z_t | z_{t−1}).
+        log_within: log p(component | state).
+    """
+
+    log_start: Float[Tensor, " k"]
+    table: Float[Tensor, "k k"]
+    log_within: Float[Tensor, "k c"]
+
+    def log_prob(self, scores: Float[Tensor, "t b m"], tops: Float[Tensor, "t b"]) -> Float[Tensor, " b"]:
+        """log p of every sequence; `tops` are the maxima that scores lack."""
+        of_states, rest = self._of_states(scores)
+        return chain_log_prob(of_states, self.log_start, self.table.log()) + (tops + rest).sum(0)
+
+    def step_log_prob(
+        self, scores: Float[Tensor, "t b m"], tops: Float[Tensor, "t b"]
+    ) -> Float[Tensor, "t b"]:
+        """log p of every step given the steps before it."""
+        of_states, rest = self._of_states(scores)
+        ahead = self._filtered(of_states).roll(1, 0)
+        ahead[1:] = ahead[1:] @ self.table.double()
+        ahead[0] = self.log_start.double().exp()
+        log_probs = (ahead * of_states.double().exp()).sum(-1).log()
+        return (log_probs + tops + rest).to(tops.dtype)
+
+    def filtered(self, scores: Float[Tensor, "t b m"]) -> Float[Tensor, "t b k"]:
+        """p(z_t | steps 1 … t)."""
+        return self._filtered(self._of_states(scores)[0])
+
+    def smoothed(self, scores: Float[Tensor, "t b m"]) -> Float[Tensor, "t b k"]:
+        """p(z_t | all steps)."""
+        of_states, _ = self._of_states(scores)
+        return smoothed_states(self._filtered(of_states), backward_messages(of_states, self.table))
+
+    def ahead(self, last: Float[Tensor, "b k"], n_steps: int) -> Float[Tensor, "t b k"]:
+        """p(z) of the steps after the last one."""
+        table, states = self.table.double(), [last]
+        for _ in range(n_steps):
+            states.append(states[-1] @ table)
+        return torch.stack(states[1:])
+
+    def mixture(
+        self, states: Float[Tensor, "t b k"], scores: Float[Tensor, "t b m"] | None
+    ) -> Float[Tensor, "t b m"]:
+        """Log-weights of components, given p(state) and, if something of the step is observed, its scores."""
+        # Evidence of probability zero says nothing.
+        is_possible = states.sum(-1, keepdim=True) > 0
+        states = torch.where(is_possible, states, self.log_start.double().exp())
+        within = self.log_within if scores is None else self._within(scores)
+        return (states.log().unsqueeze(-1) + within).flatten(-2)
+
+    # ---- draws of components
+
+    def draw_ahead(
+        self, first: Float[Tensor, "b k"], n_steps: int, generator: torch.Generator | None
+    ) -> Int[Tensor, "t b"]:
+        """Components of n steps, of which the first one has the states `first`."""
+        states = draw_forward(first, self.table.double(), n_steps, generator)
+        return self._chosen(states, self.log_within[states], generator)
+
+    def draw_inside(
+        self, scores: Float[Tensor, "t b m"], generator: torch.Generator | None
+    ) -> Int[Tensor, "t b"]:
+        """Components of all steps together, given what is observed."""
+        states = draw_backward(self.filtered(scores), self.table.double(), generator)
+        within = self._within(scores)
+        index = states[..., None, None].expand(*states.shape, 1, within.shape[-1])
+        return self._chosen(states, within.gather(-2, index).squeeze(-2), generator)
+
+    def _chosen(
+        self,
+        states: Int[Tensor, "t b"],
+        log_within: Float[Tensor, "t b c"],
+        generator: torch.Generator | None,
+    ) -> Int[Tensor, "t b"]:
+        """One component of every state."""
+        c = log_within.shape[-1]
+        index = _one_of(log_within.double().exp().reshape(-1, c), generator)
+        return index.reshape(states.shape) + states * c
+
+    # ---- messages
+
+    def _filtered(self, of_states: Float[Tensor, "t b k"]) -> Float[Tensor, "t b k"]:
+        return filtered_states(of_states, self.log_start.exp(), self.table)[0]
+
+    def _of_states(
+        self, scores: Float[Tensor, "t b m"]
+    ) -> tuple[Float[Tensor, "t b k"], Float[Tensor, "t b"] | float]:
+        """Scores of states minus their maximum, and the maximum."""
+        if self.log_within.shape[-1] == 1:
+            return scores, 0.0
+        of_states = safe_logsumexp(scores.unflatten(-1, self.log_within.shape) + self.log_within)
+        top = finite_max(of_states).detach()
+        return of_states - top, top.squeeze(-1)
+
+    def _within(self, scores: Float[Tensor, "t b m"]) -> Float[Tensor, "t b k c"]:
+        """log p(component | state, what is observed of the step)."""
+        joint = scores.unflatten(-1, self.log_within.shape) + self.log_within
+        is_possible = joint.isfinite().any(-1, keepdim=True)
+        return log_normalize(torch.where(is_possible, joint, self.log_within))
 
 
 def chain_log_prob(
@@ -62,6 +174,41 @@ def backward_messages(scores: Float[Tensor, "t b k"], table: Float[Tensor, "k k"
 def smoothed_states(alpha: Float[Tensor, "t b k"], beta: Float[Tensor, "t b k"]) -> Float[Tensor, "t b k"]:
     """p(z_t | all steps)."""
     return _shares(alpha * beta)
+
+
+def draw_forward(
+    first: Float[Tensor, "b k"], table: Float[Tensor, "k k"], n: int, generator: torch.Generator | None
+) -> Int[Tensor, "n b"]:
+    """n states of b chains, of which `first` has the distribution of the first one."""
+    states = [_one_of(first, generator)]
+    for _ in range(n - 1):
+        states.append(_one_of(table[states[-1]], generator))
+    return torch.stack(states)
+
+
+def draw_backward(
+    alpha: Float[Tensor, "t b k"], table: Float[Tensor, "k k"], generator: torch.Generator | None
+) -> Int[Tensor, "t b"]:
+    """States of all steps together given all steps.
+
+    Args:
+        alpha: of `filtered_states`.
+        table: p(z_t | z_{t−1}).
+    """
+    states = [_one_of(alpha[-1], generator)]
+    reached = table.mT
+    for t in range(len(alpha) - 2, -1, -1):
+        states.append(_one_of(alpha[t] * reached[states[-1]], generator))
+    return torch.stack(states[::-1])
+
+
+def _one_of(weights: Float[Tensor, "b k"], generator: torch.Generator | None) -> Int[Tensor, " b"]:
+    """One index for every row of weights, by inversion."""
+    cumulative = weights.cumsum(-1)
+    total = cumulative[:, -1:]
+    uniform = torch.rand(len(weights), 1, dtype=weights.dtype, device=weights.device, generator=generator)
+    index = torch.searchsorted(cumulative, uniform * total, right=True)
+    return torch.minimum(index, (cumulative < total).sum(-1, keepdim=True)).squeeze(-1)
 
 
 def _propagate(messages: Float[Tensor, "t b k"], table: Float[Tensor, "k k"]) -> Float[Tensor, " b"]:

@@ -12,7 +12,13 @@ from kdmkit.ops.terms.base import (
 )
 from kdmkit.ops.terms.combined import InDtype, LogSum, Masked, Restricted, Sum, restricted, whole
 from kdmkit.ops.terms.discrete import Amplitudes, Lookup
-from kdmkit.ops.terms.distance import ComponentDistance, SquaredDistance, robust_centre, score_dtype
+from kdmkit.ops.terms.distance import (
+    ComponentDistance,
+    LowRankDistance,
+    SquaredDistance,
+    robust_centre,
+    score_dtype,
+)
 
 __all__ = [
     "Amplitudes",
@@ -21,6 +27,7 @@ __all__ = [
     "InDtype",
     "LogSum",
     "Lookup",
+    "LowRankDistance",
     "Masked",
     "Reduction",
     "Restricted",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -245,3 +245,138 @@ class ComponentDistance(Term):
         query, components = [points.to(x.dtype) for points in (self.query, self.components)]
         exact = scores_by_differences(query, components[..., chosen, :], scales[..., chosen, :])
         return scores.index_copy(-1, chosen, exact)
+
+
+@dataclass(frozen=True)
+class LowRankDistance(Term):
+    """scores[i, j] = −‖s_j ∘ (x_i − c_j)‖² + Σ_k (g_jk·(x_i − c_j))².
+
+    With s² = 1/σ² and the directions g of `whitened_factors` it is −(x − c)ᵀ(diag(σ²) + F·Fᵀ)⁻¹(x − c), by
+    Woodbury's identity: d·(2 + r) products for a pair, in float64 on every device, since the two sums nearly
+    cancel along the factors.
+
+    Args:
+        query: x, of shape `(*lead, n, d)`.
+        components: c, of shape `(*lead, m, d)`.
+        scales: s_j = 1/σ_j, of shape `(*lead, m, d)`.
+        directions: g_j, of shape `(*lead, m, r·d)`, one direction after the other.
+        centre: a point near queries and components, from which products are computed; None is the
+            components' median.
+
+    >>> s, g = torch.ones(1, 2), torch.tensor([[0.6, 0.0]])
+    >>> LowRankDistance(torch.tensor([[3.0, 1.0]]), torch.zeros(1, 2), s, g).exact().round(decimals=2)
+    tensor([[-6.7600]], dtype=torch.float64)
+    """
+
+    field_roles: ClassVar[Roles] = {
+        "query": "query",
+        "components": "component",
+        "scales": "component",
+        "directions": "component",
+    }
+    query: Float[Tensor, "*#lead n d"]
+    components: Float[Tensor, "*#lead m d"]
+    scales: Float[Tensor, "*#lead m d"]
+    directions: Float[Tensor, "*#lead m f"]
+    centre: Float[Tensor, "*#lead 1 d"] | None = field(default=None, kw_only=True)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return common_dtype((self.query, self.components))
+
+    def prepared(self) -> LowRankDistance:
+        return replace(self, centre=robust_centre(self.components))
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        """Queries, components, scales and directions in float64."""
+        return tuple([tensor.double() for tensor in self.tensors])
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        x, c, scales, directions = self._parts()
+        difference = x.unsqueeze(-2) - c.unsqueeze(-3)
+        across = (scales.unsqueeze(-3) * difference).square().sum(-1)
+        along = directions.unflatten(-1, (-1, c.shape[-1])).unsqueeze(-4)
+        return (along * difference.unsqueeze(-2)).sum(-1).square().sum(-1) - across
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        x, c, scales, directions = self._parts()
+        centre = (robust_centre(self.components) if self.centre is None else self.centre).double()
+        x, c = x - centre, c - centre
+        scales, c = torch.broadcast_tensors(scales, c)
+        if x.ndim == c.ndim == directions.ndim == 2 and only_reverse_mode():
+            scores = _Scores.apply(x, c, scales, directions)
+        else:
+            scores = _composed(x, c, scales, directions)
+        if x.device.type != "cpu" or not only_reverse_mode():
+            # Which components need differences is unknown here, or takes long to find out.
+            return scores.clamp_max(0)
+        lossy = loses_digits(c.detach(), scales.detach())
+        if not bool(lossy.any()):
+            return scores
+        chosen = lossy.reshape(-1, lossy.shape[-1]).any(0).nonzero().squeeze(1)
+        parts = [self.components, self.scales, self.directions]
+        exact = LowRankDistance(self.query, *[part[..., chosen, :] for part in parts]).exact()
+        return scores.index_copy(-1, chosen, exact)
+
+
+def _composed(x: Tensor, c: Tensor, scales: Tensor, directions: Tensor) -> Float[Tensor, "*lead n m"]:
+    """The scores by operations that can be differentiated any number of times."""
+    precision = scales.square()
+    weighted = precision * c
+    scores = torch.matmul(torch.cat([x.square(), x], -1), torch.cat([-precision, 2 * weighted], -1).mT)
+    for along in directions.split(c.shape[-1], -1):
+        at_centre = (along * c).sum(-1).unsqueeze(-2)
+        scores = scores + (torch.matmul(x, along.mT) - at_centre).square()
+    return scores - (weighted * c).sum(-1).unsqueeze(-2)
+
+
+class _Scores(torch.autograd.Function):
+    """`_composed` of matrices with explicit gradients: few matrices of the scores' size exist."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, c: Tensor, scales: Tensor, directions: Tensor) -> Tensor:
+        precision = scales.square()
+        weighted = precision * c
+        # Constants are columns of the products: adding them would pass over the scores once more.
+        bias = (weighted * c).sum(-1, keepdim=True).neg_()
+        features = torch.cat([x.square(), torch.ones_like(x[:, :1]), x], -1)
+        scores = features @ torch.cat([precision.neg_(), bias, weighted.mul_(2)], -1).mT
+        projections = []
+        for along in directions.split(c.shape[-1], -1):
+            offset = (along * c).sum(-1, keepdim=True).neg_()
+            projections.append(features[:, x.shape[1] :] @ torch.cat([offset, along], -1).mT)
+            scores.addcmul_(projections[-1], projections[-1])
+        ctx.save_for_backward(x, c, scales, directions, features, *projections)
+        return scores
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        x, c, scales, directions, features, *projections = ctx.saved_tensors
+        needs, d = ctx.needs_input_grad, c.shape[-1]
+        if torch.is_grad_enabled():
+            return _differentiated_again((x, c, scales, directions), needs, slopes)
+        # Products with the transposed points on the left are the faster ones.
+        by_square, total, by_x = (features.mT @ slopes).mT.split([d, 1, d], -1)
+        precision, offset = scales.square(), by_x - total * c
+        by_query = 2 * (slopes @ (precision * c) - x * (slopes @ precision)) if needs[0] else None
+        by_c = precision.mul_(2).mul_(offset)
+        by_scales = (by_x + offset).mul_(c).sub_(by_square).mul_(scales).mul_(2)
+        by_directions, weighted = torch.empty_like(directions), torch.empty_like(slopes)
+        pairs = zip(directions.split(d, -1), by_directions.split(d, -1), projections, strict=True)
+        for along, by_along, projection in pairs:
+            torch.mul(slopes, projection, out=weighted)
+            sums, products = (features[:, d:].mT @ weighted).mT.split([1, d], -1)
+            by_along.copy_(products).addcmul_(sums, c, value=-1).mul_(2)
+            by_c.addcmul_(sums, along, value=-2)
+            if by_query is not None:
+                by_query.addmm_(weighted, along, alpha=2)
+        return by_query, by_c, by_scales, by_directions
+
+
+def _differentiated_again(
+    inputs: tuple[Tensor, ...], needs: tuple[bool, ...], slopes: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients that have gradients."""
+    wanted = [tensor for tensor, need in zip(inputs, needs, strict=True) if need]
+    computed = iter(torch.autograd.grad(_composed(*inputs), wanted, slopes, create_graph=True))
+    return tuple(next(computed) if need else None for need in needs)

@@ -23,6 +23,7 @@ from kdmkit.estimators.table.answering.pairs import Comparison
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.row_answers import RowAnswers
 from kdmkit.estimators.table.answering.variable_posterior import VariablePosterior
+from kdmkit.estimators.table.codecs.functions import DerivedCodec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
 from kdmkit.estimators.table.presence import PRESENT
@@ -54,6 +55,8 @@ class TableEngine:
         self._last_boxes: tuple[Event | None, list[Box]] = (None, [])
         self._log_probs_of_draws: dict[tuple[str, ...], Tensor] = {}
         self._widths: dict[str, float] = {}
+        #: By compared variables, the shares of their orders for pairs of components.
+        self.signs: dict[tuple[str, ...], Any] = {}
 
     @cached_property
     def caches(self) -> dict[str, ComponentCache]:
@@ -134,7 +137,9 @@ class TableEngine:
         for cells in ((PRESENT, PRESENT), (Missing, WHOLE), (PRESENT, Missing)):
             box = dict(rest)
             for column, region in zip((left, right), cells, strict=True):
-                box[column.name] = column.trimmed(intersection([box.get(column.name, WHOLE), region]))
+                root, codec = self.root(column), column.codec
+                part = codec.steps.preimage(region) if isinstance(codec, DerivedCodec) else region
+                box[root.name] = root.trimmed(intersection([box.get(root.name, WHOLE), part]))
             is_possible = not any(region.is_empty for region in box.values())
             yield [{n: region for n, region in box.items() if not region.is_whole}] if is_possible else []
 
@@ -237,11 +242,17 @@ class TableEngine:
         if self._are_outside(boxes):
             return 0.0
         plain = [{key: region for key, region in box.items() if not isinstance(key, Pair)} for box in boxes]
-        variables = tuple(name for column in names for name in self.columns[column].all_variables)
+        variables = self._variables_of(names)
         generator = torch.Generator(next(iter(self.joint.components.values())).device).manual_seed(0)
         rows = self.evidence(plain).sample(_FEW_ROWS, generator, variables)
         most_usual = self._log_prob_of(rows, variables).amax()
         return float((self._usual(variables) <= most_usual + _ROUNDING).double().mean())
+
+    def _variables_of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The variables of columns, and those that say whether their cells are there."""
+        roots = [self.root(self.columns[name]) for name in names]
+        there = [name for column in roots if column.presence for name in column.presence.there]
+        return tuple(dict.fromkeys([*there, *(name for column in roots for name in column.variables)]))
 
     def is_unusual(self, given: Event) -> bool:
         """Whether the evidence is unlike the data: its support is below 1 in 10,000."""
@@ -285,7 +296,7 @@ class TableEngine:
             observed = {
                 name: ~column.presence.is_missing(rows)
                 for column in self.columns.values()
-                if column.presence is not None and column.presence.name in variables
+                if column.presence is not None and column.presence.there.keys() <= set(variables)
                 for name in column.variables
             }
             log_prob = self.joint.marginal(*variables).log_prob(observed=observed, **rows)

@@ -39,7 +39,11 @@ class Imputer:
         self.engine, self._empty = engine, missing
         self.raw: RawFrame = engine.schema.marked(X)
         self.rows: Table = engine.schema.encode(self.raw, missing=missing)
-        self._rules = RuledCells(engine, self.raw, self.rows)
+        read = engine.schema.read(self.raw).columns if engine.schema.rules else {}
+        self._read = {name: cells for name, cells in read.items() if name in engine.schema.columns}
+        is_open = {name: self.raw.columns[engine.schema.source_of(name)].missing for name in self._read}
+        self._rules = RuledCells(engine, is_open)
+        self._open = {name: is_open[name] for name in self._rules.names}
 
     def _missing(self, column: Column) -> Array:
         """Numbers of the rows that lack a cell of the column; none if the frame lacks the column."""
@@ -50,10 +54,12 @@ class Imputer:
         """The rows, with all cells of the frame's columns there: their values are to be filled in."""
         schema, values, observed = self.engine.schema, dict(self.rows.columns), dict(self.rows.observed)
         for name, presence in schema.presences.items():
+            if not presence.name:  # the cell is a number or a text, which is drawn
+                continue
             missing = torch.zeros(len(self.rows), dtype=torch.bool)
             missing[self._missing(schema.columns[name])] = True
             values[presence.name] = torch.where(missing, 1, values[presence.name])
-            if name in schema.texts:  # the cell is a number or a text
+            if name in schema.texts:  # the same in models of 0.2
                 observed[presence.name] = observed[presence.name] & ~missing
         return replace(self.rows, columns=values, observed=observed)
 
@@ -68,8 +74,24 @@ class Imputer:
         rules = self._rules
         if not rules:
             return filled
-        filled = rules.computed(rules.ordered(rules.computed(filled)))
-        return self._redrawn(filled, torch.Generator(self._device).manual_seed(0))
+        cells = rules.computed(rules.ordered(rules.computed(self._whole(filled)), self.rows))
+        return self._redrawn(self._back(filled, cells), torch.Generator(self._device).manual_seed(0))
+
+    def _whole(self, filled: Mapping[str, Array]) -> dict[str, RawColumn]:
+        """The cells of rules, with missing ones filled in."""
+        whole = {}
+        for name, is_open in self._open.items():
+            whole[name] = cells = self._read[name]
+            if name in filled:
+                values = cells.values.astype(np.asarray(filled[name]).dtype, copy=True)
+                values[is_open] = filled[name]
+                storage = self.engine.schema.columns[name].storage
+                whole[name] = RawColumn(name, values, cells.missing & ~is_open, storage)
+        return whole
+
+    def _back(self, filled: dict[str, Array], whole: Mapping[str, RawColumn]) -> dict[str, Array]:
+        """The filled cells, with those of rules as they are in whole rows."""
+        return filled | {name: whole[name].values[self._open[name]] for name in filled if name in whole}
 
     @property
     def _device(self) -> torch.device:
@@ -157,7 +179,7 @@ class Imputer:
 
     def _redrawn(self, filled: dict[str, Array], generator: torch.Generator) -> dict[str, Array]:
         """Filled cells, with those of rows that break a rule drawn until they keep it."""
-        rows = self._rules.broken(filled)
+        rows = self._rules.broken(self._whole(filled))
         for _ in range(_ROUNDS):
             if not len(rows):
                 return filled
@@ -167,7 +189,7 @@ class Imputer:
                 place = np.searchsorted(self._missing(column), rows[part._missing(column)])
                 filled[name] = filled[name].astype(np.result_type(filled[name], cells))
                 filled[name][place] = cells
-            rows = self._rules.broken(filled)
+            rows = self._rules.broken(self._whole(filled))
         listed = ", ".join(map(str, rows[:_SHOWN].tolist()))
         warnings.warn(f"no values were drawn that keep the rules in {len(rows)} rows: {listed}", stacklevel=4)
         return filled
@@ -178,7 +200,7 @@ class Imputer:
         parts = [self._draw(rows, BLOCK * i, generator) for i, rows in enumerate(blocks)]
         values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         filled = self._decoded(values)
-        return self._rules.computed(filled) if self._rules else filled
+        return self._back(filled, self._rules.computed(self._whole(filled))) if self._rules else filled
 
     def _draw(self, rows: Table, start: int, generator: torch.Generator) -> dict[str, Tensor]:
         values = {name: value.clone() for name, value in rows.columns.items()}

@@ -1,10 +1,9 @@
-"""Which columns depend on each other, and which cells of a row are surprising."""
+"""Which columns depend on each other."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,13 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.events import Event
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import TableEngine, check_plain
-from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.column import Column
-from kdmkit.estimators.table.derived import code_variables, row_groups
-from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table
-from kdmkit.estimators.table.frames.read import read_frame
-from kdmkit.estimators.table.frames.restore import to_objects
+from kdmkit.estimators.table.derived import code_variables
+from kdmkit.estimators.table.display import rich_table
 from kdmkit.nn.pair_information import PairInformation, pair_information
-from kdmkit.training import Table
 
-# Two-sided intervals of 90 %.
-_ERRORS = 1.645
+# Two-sided intervals of 90 %; pairs that a printed dependence shows.
+_ERRORS, _SHOWN = 1.645, 20
 
 
 @dataclass(frozen=True)
@@ -63,19 +58,30 @@ class Dependence:
         return float(self.low[i, j]), float(self.high[i, j])
 
     def _lines(self) -> list[tuple[str, str, str, str, str]]:
+        """The most dependent pairs, and neighbours in the tree."""
         links = {frozenset(link) for link in self.links}
-        ends = ((a, b, v, *self.interval(a, b)) for a, b, v in self.pairs())
+        ends = [(a, b, v, *self.interval(a, b)) for a, b, v in self.pairs()]
         return [
-            (a, b, f"{value:.3f}", f"{low:.3f} … {high:.3f}", "yes" if {a, b} in links else "")
-            for a, b, value, low, high in ends
+            (a, b, _digits(value), f"{_digits(low)} … {_digits(high)}", "yes" if {a, b} in links else "")
+            for i, (a, b, value, low, high) in enumerate(ends)
+            if (i < _SHOWN and value > 0) or {a, b} in links
         ]
 
+    def _more(self, n: int) -> str:
+        """What is not shown, and the unit."""
+        more = len(self.names) * (len(self.names) - 1) // 2 - n
+        rest = f"{more:,} more pairs, less dependent or independent: `pairs()`; " if more else ""
+        return f"{rest}in nats (bits times ln 2): 0 for independent columns"
+
     def __repr__(self) -> str:
-        return "\n".join(f"{a} – {b}: {value} ({interval})" for a, b, value, interval, _ in self._lines())
+        lines = self._lines()
+        shown = [f"{a} – {b}: {value} ({interval})" for a, b, value, interval, _ in lines]
+        return "\n".join([*shown, self._more(len(lines))])
 
     def __rich__(self) -> Any:
         header = ("column", "column", "mutual information", "90 % interval", "neighbours in the tree")
-        return rich_table(header, self._lines())
+        lines = self._lines()
+        return rich_table(header, lines, caption=self._more(len(lines)))
 
     def plot(self, ax: Any = None) -> Any:
         """Draws the matrix; neighbours in the tree are framed. Returns matplotlib's Axes."""
@@ -83,6 +89,11 @@ class Dependence:
 
         label = "mutual information (nats)"
         return plot_matrix(self.information, self.names, links=self.links, label=label, ax=ax)
+
+
+def _digits(value: float) -> str:
+    """Three decimals, and no -0.000."""
+    return f"{round(value, 3) + 0.0:.3f}"
 
 
 class Information(dict[str, float]):
@@ -240,144 +251,3 @@ def links(engine: TableEngine) -> tuple[tuple[str, str], ...]:
             if a != b:
                 pairs.setdefault(frozenset((a, b)), (b, a))
     return tuple(pairs.values())
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a row, compared with its distribution given the other cells: an element of an `Explanation`.
-
-    Attributes:
-        column: the name of the column.
-        value: the cell, None if it is missing.
-        expected: what was expected in its place: the mean of numbers, the most probable level; None if a
-            missing cell was more probable than all values together.
-        probability: of a cell with a value that is at least as surprising: the two-sided tail probability of
-            ordered values, the probability of all levels that are not more probable than this one. Of a
-            missing cell: the probability that it is missing.
-        log_density: log p(cell | other cells).
-        rules: the rules that the row breaks and the cell is part of.
-
-    With `table` as in the example of `KDMTable`:
-
-    >>> cell, *_ = table.explain({"size": "small", "weight": 5.0})
-    >>> cell.probability < 0.2
-    True
-    """
-
-    column: str
-    value: Any
-    expected: Any
-    probability: float
-    log_density: float
-    rules: tuple[str, ...] = ()
-
-
-class Explanation(Sequence[Cell]):
-    """The cells of a row, the most surprising first; prints as a table. `KDMTable.explain` returns it.
-
-    With `table` as in the example of `KDMTable`:
-
-    >>> explanation = table.explain({"size": "small", "weight": 5.0})
-    >>> {cell.column: cell.expected for cell in explanation}["size"]
-    'large'
-    """
-
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        self._cells = sorted(cells, key=lambda cell: cell.probability)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._cells[index]
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
-    def __iter__(self) -> Iterator[Cell]:
-        return iter(self._cells)
-
-    def _lines(self) -> list[tuple[str, ...]]:
-        return [
-            (c.column, shown(c.value), shown(c.expected), "; ".join([f"{c.probability:.2%}", *c.rules]))
-            for c in self._cells
-        ]
-
-    def to_list(self) -> list[dict[str, Any]]:
-        """The cells in the types of JSON."""
-        return [{name: plain(value) for name, value in vars(cell).items()} for cell in self._cells]
-
-    def __repr__(self) -> str:
-        return text_table(_HEADER, self._lines())
-
-    def __rich__(self) -> Any:
-        return rich_table(_HEADER, self._lines())
-
-
-_HEADER = ("column", "value", "expected", "as surprising or more")
-
-
-def explain_row(engine: TableEngine, row: Any, missing: str = "outcome") -> Explanation:
-    """Compares every cell of a row with its distribution given the others.
-
-    Args:
-        missing: what an empty cell is, as in `Schema.encode`.
-    """
-    row = {name: [value] for name, value in row.items()} if is_row(row) else row
-    raw = engine.schema.marked(read_frame("row", row))
-    rows = engine.schema.encode(raw, missing=missing)
-    if len(rows) != 1:
-        raise ValueError(bad_argument("row", "one row", f"{len(rows)} rows"))
-    cells = {name: to_objects(column)[0] for name, column in raw.columns.items()}
-    columns = [
-        column
-        for name, column in engine.columns.items()
-        if cells.get(name) is not None or (name in cells and name in engine.schema.presences)
-    ]
-    read = engine.schema.read(raw).columns
-    texts = {rule: str(rule) for rule in engine.schema.rules if all(name in read for name in rule.columns)}
-    broken = [rule for rule in texts if bool(rule.broken(engine.schema, read)[0])]
-    return Explanation(
-        [
-            replace(
-                _compared(engine, column, rows, cells[column.name]),
-                rules=tuple(f"breaks {texts[rule]}" for rule in broken if column.name in rule.columns),
-            )
-            for column in columns
-        ]
-    )
-
-
-def is_row(row: Any) -> bool:
-    """Whether a row is a mapping from column to one value, or a Series of pandas."""
-    if isinstance(row, Mapping):
-        return not any(isinstance(value, list | tuple | np.ndarray) for value in row.values())
-    return hasattr(row, "to_frame") and hasattr(row, "items")
-
-
-def _compared(engine: TableEngine, column: Column, rows: Table, value: Any) -> Cell:
-    (group,) = row_groups(engine.schema, rows, column)
-    posterior = engine.rows.posterior(column, group)
-    p_missing = engine.rows.p_missing(column, rows)
-    expected = None if p_missing > 0.5 else scalar(posterior.expected()[0])
-    with np.errstate(divide="ignore"):
-        log_missing, log_present = np.log([p_missing, 1 - p_missing]).tolist()
-    if value is None:
-        return Cell(column.name, None, expected, p_missing, log_missing)
-    if not all(
-        bool(rows.observed[name][0]) for name in ([column.code] if column.source else column.variables)
-    ):
-        # A level or a number that the column was not fitted to.
-        share = column.codec.share
-        return Cell(column.name, value, expected, share, math.log(share) if share else -math.inf)
-    tail = (1 - p_missing) * tail_probability(posterior, value)
-    return Cell(column.name, value, expected, tail, log_present + float(posterior.log_density(value)[0]))
-
-
-def tail_probability(posterior: Posterior, value: Any) -> float:
-    """The probability of values that are at least as surprising as this one."""
-    codec = posterior.codec
-    if codec.ordered:
-        below = float(posterior.probability((None, value)).squeeze())
-        above = float(posterior.probability((value, None)).squeeze())
-        return min(1.0, 2 * min(below, above))
-    probs = posterior.probs()[0]
-    prob = probs[int(codec.encode(codec.raw([value])).parts[0])]
-    return float(min(1.0, probs[probs <= prob * (1 + 1e-9)].sum()))

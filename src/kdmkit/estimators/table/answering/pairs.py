@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.logspace import finite_max
 from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.events import Box
 from kdmkit.estimators.table.column import Column
@@ -33,6 +32,8 @@ _MOST_VALUES, _CELLS = 20_000, 1024
 _ROWS = 4096
 # Tails that a comparison of two columns leaves out.
 _LEAST = 1e-9
+# A list of values that leaves out more is made anew.
+_LEFT_OUT = 1e-6
 
 
 class Comparison:
@@ -58,19 +59,55 @@ class Comparison:
 
     def probability(self, signs: Region) -> float:
         """P(the sign of left − right lies in a region)."""
-        left, right = self._listed(self.left), self._listed(self.right)
-        flipped = right is not None and (left is None or len(right) < len(left))
-        values = right if flipped else left
-        first, second = (self.right, self.left) if flipped else (self.left, self.right)
-        if values is None:
-            below, equal, above = self._in_cells()
-        elif first.codec.number_part is not None and second.codec.number_part is not None:
-            below, equal, above = self._at_numbers(first, second, np.array(values, dtype=float))
-        else:
-            below, equal, above = self._summed(values, first, second)
-        below, above = (above, below) if flipped else (below, above)
+        below, equal, above = self._shares_by_prior() or self._shares_of_signs()
         shares = {-1: below, 0: equal, 1: above}
         return float(np.clip(sum(share for sign, share in shares.items() if sign in signs), 0.0, 1.0))
+
+    def _shares_by_prior(self) -> list[float] | None:
+        """P(left < right), P(left = right) and P(left > right) as sums over values that are usual without
+        evidence; None unless these are columns of numbers, and nearly all of the values.
+
+        Tables of pairs of components without evidence about the columns are kept.
+        """
+        names, engine = (*self.left.variables, *self.right.variables), self.engine
+        if not self._are_numbers:
+            return None
+        if names not in engine.signs:
+            prior = Comparison(engine, self.left, self.right, engine.joint)
+            first, second, values = prior._shorter()
+            tables = [] if values is None else prior._signs(first, second, np.array(values, dtype=float))
+            engine.signs[names] = first is self.right, values, tables
+        is_flipped, values, tables = engine.signs[names]
+        if values is None:
+            return None
+        first, second = (self.right, self.left) if is_flipped else (self.left, self.right)
+        if any(self.rho.kernels[name] is not engine.joint.kernels[name] for name in names):
+            tables = self._signs(first, second, np.array(values, dtype=float))
+        shares = self._shares(first, second, tables)
+        shares = shares[::-1] if is_flipped else shares
+        return shares if sum(shares) > 1 - _LEFT_OUT else None
+
+    def _shares_of_signs(self) -> list[float]:
+        """P(left < right), P(left = right) and P(left > right)."""
+        first, second, values = self._shorter()
+        if values is None:
+            return self._in_cells()
+        if self._are_numbers:
+            shares = self._shares(first, second, self._signs(first, second, np.array(values, dtype=float)))
+        else:
+            shares = self._summed(values, first, second)
+        return shares if first is self.left else shares[::-1]
+
+    @property
+    def _are_numbers(self) -> bool:
+        return self.left.codec.number_part is not None and self.right.codec.number_part is not None
+
+    def _shorter(self) -> tuple[Column, Column, list[Any] | None]:
+        """The columns, the one with the shorter list of values first, and this list."""
+        left, right = self._listed(self.left), self._listed(self.right)
+        if right is not None and (left is None or len(right) < len(left)):
+            return self.right, self.left, right
+        return self.left, self.right, left
 
     def _listed(self, column: Column) -> list[Any] | None:
         """The values of a column on a grid that it may have; None if they are many, or no grid."""
@@ -80,9 +117,29 @@ class Comparison:
         return column.codec.listed(low, high, _MOST_VALUES)
 
     def _quantiles(self, column: Column, levels: list[float]) -> Any:
-        if self.engine.has_digits(column):
+        if self.engine.has_digits(column) or self.rho is self.engine.joint:
             return self.engine.prior(column).quantile(levels)
         return self.engine.posterior_of(column, self.rho.marginal(*column.variables)).quantile(levels)
+
+    def _signs(self, first: Column, second: Column, values: np.ndarray) -> list[Tensor]:
+        """P(first < second), P(first = second) and P(first > second) for every pair of components."""
+        signs = [torch.zeros((), dtype=torch.float64)] * 3
+        for rows in slices(len(values), _ROWS):
+            some = values[rows]
+            at = self._between(first, some, some).exp().mT
+            signs[0] = signs[0] + at @ self._between(second, some, np.inf, "neither").exp()
+            signs[1] = signs[1] + at @ self._between(second, some, some).exp()
+            signs[2] = signs[2] + at @ self._between(second, -np.inf, some, "neither").exp()
+        return signs
+
+    def _shares(self, first: Column, second: Column, tables: Sequence[Float[Tensor, "m k"]]) -> list[float]:
+        """Averages of tables over the pairs of components."""
+        components = self.rho.components[first.variables[0]]
+        only = torch.eye(len(components), device=components.device).log().to(components)
+        case = {first.variables[0]: (only, only.new_zeros(len(components)))}
+        weights, log_mass = self.rho._weights_given(second.variables[0], case)
+        both = (weights.double() + log_mass.double().unsqueeze(-1)).exp()
+        return [float((both * table).sum()) for table in tables]
 
     def _summed(self, values: list[Any], first: Column, second: Column) -> list[float]:
         """P(first < second), P(first = second) and P(first > second) as sums over the first's values."""
@@ -91,22 +148,12 @@ class Comparison:
         probs = self._probs(after + [{first: OneOf([v]), second: OneOf([v])} for v in values])
         return _with_rest(float(probs[:n].sum()), float(probs[n:].sum()))
 
-    def _at_numbers(self, first: Column, second: Column, values: np.ndarray) -> list[float]:
-        """`_summed` for columns of numbers."""
-        below, above = (np.full_like(values, -np.inf), values), (values, np.full_like(values, np.inf))
-        masses = [
-            self._between(second, *above, "neither"),
-            self._between(second, values, values),
-            self._between(second, *below, "neither"),
-        ]
-        return self._shares(first, second, self._between(first, values, values), *masses)
-
     def _in_cells(self) -> list[float]:
         """P(left < right), P(left = right) and P(left > right) of columns without a short list of values."""
         left, right = self.left, self.right
         levels = (np.arange(1, _CELLS) / _CELLS).tolist()
         ends = sorted({end for c in (left, right) for end in (*self._quantiles(c, levels), *c.codec.breaks)})
-        if left.codec.number_part is not None and right.codec.number_part is not None:
+        if self._are_numbers:
             return self._in_cells_of_numbers(np.array(ends, dtype=float))
         cells: list[Region] = [Interval(*pair, "neither") for pair in pairwise([None, *ends, None])]
         above: list[Pairs] = [
@@ -122,12 +169,14 @@ class Comparison:
     def _in_cells_of_numbers(self, ends: np.ndarray) -> list[float]:
         left, right = self.left, self.right
         starts, stops = np.r_[-np.inf, ends], np.r_[ends, np.inf]
-        above, below = self._between(right, ends, np.inf), self._between(right, -np.inf, ends)
-        never = torch.full_like(above[:1], -torch.inf)
-        masses = [torch.cat([above, never]), self._between(right, starts, stops, "neither")]
-        cells = self._between(left, starts, stops, "neither")
-        less, within, more = self._shares(left, right, cells, *masses, torch.cat([never, below]))
-        at_ends = self._at_numbers(left, right, ends)
+        cells = self._between(left, starts, stops, "neither").exp().mT
+        tables = [
+            cells[:, :-1] @ self._between(right, ends, np.inf).exp(),
+            cells @ self._between(right, starts, stops, "neither").exp(),
+            cells[:, 1:] @ self._between(right, -np.inf, ends).exp(),
+        ]
+        signs = self._shares(left, right, [*tables, *self._signs(left, right, ends)])
+        less, within, more, *at_ends = signs
         return [less + 0.5 * within + at_ends[0], at_ends[1], more + 0.5 * within + at_ends[2]]
 
     def _between(self, column: Column, low: Any, high: Any, closed: Closed = "both") -> Float[Tensor, "n m"]:
@@ -138,30 +187,10 @@ class Comparison:
         ends: Sequence[np.ndarray] = np.broadcast_arrays(low, high)
         if part.step:  # cells of the grid
             sides = (closed == "neither", closed == "both")
-            ends = [
-                np.array([part.edge(end, after) for end in one])
-                for one, after in zip(ends, sides, strict=True)
-            ]
-            closed = "left"
+            ends = [part.edges(one, after) for one, after in zip(ends, sides, strict=True)]
+            ends, closed = [ends[0], np.maximum(*ends)], "left"  # between two values there is no cell
         first, last = [torch.from_numpy((end - part.shift) / part.scale).unsqueeze(-1) for end in ends]
         return kernel.log_mass(Interval(first, last, closed), components).double()
-
-    def _shares(
-        self, first: Column, second: Column, masses: Float[Tensor, "n m"], *others: Float[Tensor, "n m"]
-    ) -> list[float]:
-        """Σ_i P(first in range i, second in range i) for ranges of the second, by their log masses."""
-        totals = [0.0] * len(others)
-        for rows in slices(len(masses), _ROWS):
-            top = finite_max(masses[rows])
-            relative = (masses[rows] - top).to(self.rho.components[first.variables[0]])
-            case = {first.variables[0]: (relative, top.squeeze(-1))}
-            weights, log_mass = self.rho._weights_given(second.variables[0], case)
-            both = (weights.double() + log_mass.double().unsqueeze(-1)).exp()
-            totals = [
-                total + float((both * one[rows].exp()).sum())
-                for total, one in zip(totals, others, strict=True)
-            ]
-        return totals
 
     def _probs(self, pairs: list[Pairs]) -> np.ndarray:
         """The probabilities of regions of values of both columns."""

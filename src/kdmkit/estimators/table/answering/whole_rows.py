@@ -43,7 +43,7 @@ class RowSampler:
 
     def __init__(self, engine: TableEngine, given: Event, *, complete: bool = False) -> None:
         self._complete = complete
-        for name in sorted(columns_of(given) & set(engine.schema.presences)) if complete else ():
+        for name in sorted(columns_of(given) & engine.schema.can_miss) if complete else ():
             given = given & ~Condition(name, Missing)
         self.engine, self.boxes = engine, engine.boxes(given)
         self._rules = RowRules(engine.schema, {str(key) for box in self.boxes for key in box})
@@ -108,7 +108,7 @@ class RowSampler:
     @property
     def _variables(self) -> tuple[str, ...]:
         """The variables that are drawn: those of values, and of presence if cells may be missing."""
-        presences = {presence.name for presence in self.engine.schema.presences.values()}
+        presences = {v.name for p in self.engine.schema.presences.values() for v in p.variables}
         return tuple(n for n in self.engine.joint.variables if not (self._complete and n in presences))
 
     def _copies(self, rows: Mapping[str, Tensor]) -> np.ndarray:

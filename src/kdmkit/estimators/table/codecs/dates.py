@@ -183,11 +183,11 @@ class DateCodec(Codec):
             box = {}
             for place, region in digits.items():
                 part = self.parts[place]
-                known = part.trimmed(part.outcomes(region))
-                if known.is_empty:
+                allowed = part.trimmed(part.outcomes(region))
+                if allowed.is_empty:
                     break
-                if not known.is_whole:
-                    box[place] = part.kernel_region(known)
+                if not allowed.is_whole:
+                    box[place] = part.kernel_region(allowed)
             else:
                 boxes.append(box)
         return boxes

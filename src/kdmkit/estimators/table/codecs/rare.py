@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from kdmkit.estimators.table.codecs.base import Cells, Codec, LeftOutCodec
+from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
+from kdmkit.estimators.table.codecs.functions import DerivedCodec
 from kdmkit.estimators.table.codecs.keys import Keys, keys_of
 from kdmkit.estimators.table.codecs.kinds import decide
 from kdmkit.estimators.table.frames.read import RawFrame
@@ -66,9 +68,10 @@ def pooled(column: RawColumn, codec: Codec, named: Collection[str] | None) -> Ra
     Args:
         named: columns whose rare levels stay, since they were asked for; None: all columns.
     """
-    if named is None or column.name in named or not isinstance(codec, LevelsCodec):
+    inner = codec.inner if isinstance(codec, DerivedCodec) else codec
+    if named is None or column.name in named or not isinstance(inner, LevelsCodec):
         return column
-    values = codec.pooled(column.values)
+    values = inner.pooled(column.values)
     storage = column.storage
     if storage.categories is not None and values is not column.values:
         levels = set(storage.categories)
@@ -83,11 +86,12 @@ class UnseenLevels:
     def __init__(self) -> None:
         self._parts: list[str] = []
 
-    def count(self, column: RawColumn, codec: Codec, cells: Cells) -> None:
-        """Counts the cells of a column."""
-        if not isinstance(codec, LevelsCodec):
+    def count(self, column: RawColumn | None, codec: Codec, observed: Tensor) -> None:
+        """Counts the cells of a column, if the frame has it, that are there but not observed."""
+        levels = codec.inner if isinstance(codec, DerivedCodec) else codec
+        if column is None or not isinstance(levels, LevelsCodec):
             return
-        unseen = ~cells.observed.numpy() & ~column.missing
+        unseen = ~observed.numpy() & ~column.missing
         if unseen.any():
             examples = list(dict.fromkeys(map(repr, column.values[np.flatnonzero(unseen)[:100]].tolist())))
             more = ", …" if len(examples) > _SHOWN else ""

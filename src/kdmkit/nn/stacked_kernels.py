@@ -1,4 +1,4 @@
-"""Scores of many columns of numbers in one operation: the stacked form of the kernels of numbers."""
+"""Scores of many columns in one operation: stacked forms of the kernels of numbers, circles and levels."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from kdmkit._core.runtime import only_reverse_mode
-from kdmkit.kernels.bandwidth import stack_bandwidths
+from kdmkit.kernels import Levels, Periodic
+from kdmkit.kernels.bandwidth import LearnedBandwidth, stack_bandwidths
 from kdmkit.kernels.calculus.normal import anchored_log_mass, cell_log_mass
 from kdmkit.kernels.forms import NormalCells, NormalForm
 
 _HALF_LOG_PI = 0.5 * math.log(math.pi)
 # Scores that are computed together on a CPU: more would leave the caches.
 _TOGETHER = 1 << 18
+
+
+# ---- numbers
 
 
 class NumberStack(nn.Module):
@@ -206,3 +210,101 @@ class _NormalScores(torch.autograd.Function):
         by_centre = slope.sum_to_size(sigma.shape)
         by_scale = (slope * unit).sum_to_size(sigma.shape)
         return None, 2 * by_centre / sigma, 2 * by_scale / sigma, upstream.sum_to_size(sigma.shape)
+
+
+# ---- circles
+
+
+class CircleStack(nn.Module):
+    """Columns of numbers that go round: −2κ·sin²(π·(x − c)/period) less the log of the norm.
+
+    Args:
+        kernels: by column, with a learned bandwidth for every component.
+    """
+
+    period: Tensor
+
+    def __init__(self, kernels: Mapping[str, Periodic]) -> None:
+        super().__init__()
+        self.names = tuple(kernels)
+        period = torch.tensor([[kernel.period] for kernel in kernels.values()], dtype=torch.float64)
+        self.register_buffer("period", period, persistent=False)
+
+    def pack(self, name: str, values: Float[Tensor, "n 1"]) -> Float[Tensor, "n 1"]:
+        """Turns in [0, 1)."""
+        return torch.remainder(values.double() / self.period[self.names.index(name)].cpu(), 1.0)
+
+    def scores(
+        self,
+        components: Mapping[str, Tensor],
+        bandwidths: Sequence[LearnedBandwidth],
+        turns: Float[Tensor, "v n"],
+        seen: Bool[Tensor, "v n"],
+    ) -> Float[Tensor, "v n k"]:
+        """Scores of n rows, 0 where a cell is hidden."""
+        stacked = stack_bandwidths(bandwidths)
+        assert stacked is not None
+        sigma = stacked.value.squeeze(-1)
+        period = self.period.to(sigma)
+        kappa = 0.5 * (period / (math.pi * sigma)).square()
+        centre = torch.stack([components[name].squeeze(-1) for name in self.names]) / period
+        gap = turns.unsqueeze(-1) - centre.unsqueeze(1)
+        norm = (period * torch.special.i0e(kappa)).log()
+        scores = -2 * kappa.unsqueeze(1) * (math.pi * gap).sin().square() - norm.unsqueeze(1)
+        return torch.where(seen.unsqueeze(-1), scores, 0.0)
+
+
+# ---- levels
+
+
+class LevelStack(nn.Module):
+    """Columns of levels, those of like numbers of levels in one tensor.
+
+    Args:
+        kernels: by column; their smoothing is not trained.
+    """
+
+    def __init__(self, kernels: Mapping[str, Levels]) -> None:
+        super().__init__()
+        groups: dict[tuple[int, bool], list[str]] = {}
+        for name, kernel in kernels.items():
+            smoothed = bool(kernel.smoothing > 0)
+            groups.setdefault((max(1, kernel.n - 1).bit_length(), smoothed), []).append(name)
+        self.groups = [_LevelGroup(names, [kernels[name] for name in names]) for names in groups.values()]
+        self.parts = nn.ModuleList(self.groups)
+
+    def tables(self, components: Mapping[str, Tensor]) -> list[Float[Tensor, "..."]]:
+        """log p(level | component) of every group; levels that a column lacks have 0."""
+        return [group.table(components) for group in self.groups]
+
+
+class _LevelGroup(nn.Module):
+    places: Tensor
+    is_unused: Tensor
+    smoothing: Tensor
+    spread: Tensor
+
+    def __init__(self, names: Sequence[str], kernels: Sequence[Levels]) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        sizes = torch.tensor([kernel.n for kernel in kernels]).unsqueeze(1)
+        self.n = int(sizes.max())
+        level = torch.arange(self.n).unsqueeze(0)
+        self.register_buffer("is_unused", (level >= sizes).unsqueeze(-1), persistent=False)
+        first = sizes.cumsum(0) - sizes
+        places = torch.where(level < sizes, first + level, 0).flatten()
+        self.register_buffer("places", places, persistent=False)
+        share = torch.tensor([[[float(kernel.smoothing)]] for kernel in kernels], dtype=torch.float64)
+        self.register_buffer("smoothing", share, persistent=False)
+        self.register_buffer("spread", share / sizes.unsqueeze(-1), persistent=False)
+        self.is_smoothed = bool((share > 0).all())
+
+    def table(self, components: Mapping[str, Tensor]) -> Float[Tensor, "v n k"]:
+        every = torch.cat([components[name] for name in self.names], 1).mT
+        logits = every.index_select(0, self.places).reshape(len(self.names), self.n, -1)
+        logits = logits.masked_fill(self.is_unused, -math.inf)
+        if not self.is_smoothed:
+            return logits.log_softmax(1).masked_fill(self.is_unused, 0.0)
+        free = logits.softmax(1)
+        probs = torch.addcmul(self.spread.to(free), free, 1 - self.smoothing.to(free))
+        return probs.log().masked_fill(self.is_unused, 0.0)
