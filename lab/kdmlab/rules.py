@@ -291,7 +291,7 @@ def report(rows: Sequence[Row], part: Part) -> Report:
         "A rule of the list counts as found if it follows from found ones. False rules are those that "
         "neither follow from the list nor hold by the meaning of the columns (`ALSO_TRUE` in "
         f"`known_rules.py`, judged after the search had run). Draws: {_DRAWS:,} of a model of all rows with "
-        f"found and listed rules, 16 components and 3 epochs; without rules {_DRAWS // 10:,}. log p and C2ST: "
+        f"found and listed rules, 16 components, 3 epochs; without rules {_DRAWS // 10:,}. log p and C2ST: "
         f"default fits of at most {_ROWS:,} rows, as many held out; in log p a computed cell has probability "
         "1 where it had a density, so tables with computed columns compare in the other columns; a row that "
         f"breaks a rule is rare. C2ST by histogram boosting, {_FOLDS} folds, one draw.",
