@@ -61,6 +61,8 @@ def fit(
     from kdmkit import KDMTable, save
 
     with errors_in_one_line(), source(data) as path:
+        if not output.parent.is_dir():  # before the fit, not after it
+            raise ValueError(bad_argument("--output", "a file in a folder that exists", str(output)))
         options: dict[str, Any] = {"n_components": components, "max_epochs": epochs, "max_rows": rows}
         table = KDMTable(
             types=_types(kind or []),

@@ -65,7 +65,10 @@ class Around(Measured, ABC):
     def pack(
         self, argument: str, region: Region, event_shape: torch.Size, device: torch.device | None = None
     ) -> Float[Tensor, "*lead p"]:
-        return self.kernel.pack(argument, region, event_shape, device)
+        inner = self.kernel
+        while isinstance(inner, Around):
+            inner = inner.kernel
+        return inner.pack(argument, region, event_shape, device)
 
     def _mass_below(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         """F_j(x) by the masses of intervals, which are precise in both tails, for events of shape `(1,)`."""

@@ -142,7 +142,7 @@ def check_schema(config: Any) -> None:
     _check_object(
         "schema",
         config,
-        {"backend": _TEXT, "labels": FieldRule(list[str | int])},
+        _SCHEMA,
         {"missing": _MISSING, "broken_rules": _BROKEN, "rules": FieldRule(list[dict[str, Any]])},
     )
     for i, rule in enumerate(config.get("rules", ())):

@@ -432,6 +432,14 @@ def test_one_warning_lists_what_is_unsure() -> None:
     assert 'types={"zip": "count"}' in message
 
 
+def test_few_rows_are_told(people: Any) -> None:
+    few = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0)
+    with pytest.warns(
+        UserWarning, match="X: expected 20 rows or more to learn from, got 8; answers are vague"
+    ):
+        few.fit(people[["pay"]].head(8))
+
+
 def test_decided_columns_are_certain(recwarn: pytest.WarningsRecorder) -> None:
     types = {"zip": "category", "day": "category", "height": "float", "dose": "category"}
     table = kdm.KDMTable(types=types, n_components=2, max_epochs=1, random_state=0).fit(UNSURE)

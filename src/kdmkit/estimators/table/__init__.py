@@ -5,6 +5,8 @@ from kdmkit.estimators.table.answering.explanations import Cell, Explanation
 from kdmkit.estimators.table.answering.insights import Dependence, Information
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
+from kdmkit.estimators.table.evaluation import Evaluation, Finding
+from kdmkit.estimators.table.joining import JoinedTables, join_tables
 from kdmkit.estimators.table.kdm_table import KDMTable
 from kdmkit.estimators.table.language import QueryError
 from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
@@ -19,11 +21,14 @@ __all__ = [
     "Column",
     "Columns",
     "Dependence",
+    "Evaluation",
     "EventAnswer",
     "Explanation",
+    "Finding",
     "FormulaRule",
     "FunctionRule",
     "Information",
+    "JoinedTables",
     "KDMTable",
     "OrderRule",
     "QueryError",
@@ -31,4 +36,5 @@ __all__ = [
     "Rules",
     "Schema",
     "TableRecipe",
+    "join_tables",
 ]

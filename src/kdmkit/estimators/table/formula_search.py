@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kdmkit.estimators.table.expressions import Constant, Expression, Operation, Reference, is_linear, linear
+from kdmkit.estimators.table.rule_search import NumberView
 
 # Nats by which a rule explains the rows better than chance does, beside the logarithm of what was tried.
 _FEWEST_NATS = 30.0
@@ -27,25 +27,6 @@ _FIRST_ROWS, _CHANCE_ROWS, _FEW_ROWS = 1000, 200, 16
 _MOST_PARTS, _DIGITS, _MOST_COLUMNS = 10, 4, 100
 # How far a coefficient that is fitted to rounded numbers may lie from a simple one.
 _SLACKS = (0.05, 0.001)
-
-
-@dataclass(frozen=True)
-class NumberView:
-    """A column of numbers, as the search sees it.
-
-    Attributes:
-        numbers: NaN where the cell is missing.
-        half_step: half a unit of its last decimal; 0 if its numbers are not rounded.
-    """
-
-    name: str
-    numbers: np.ndarray
-    half_step: float
-
-    @property
-    def size(self) -> float:
-        """The mean of the absolute values."""
-        return float(np.nanmean(np.abs(self.numbers)))
 
 
 # ---- orders

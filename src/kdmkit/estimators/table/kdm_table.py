@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
-from kdmkit.distributions.events import Event, question_text
+from kdmkit.distributions.events import Event
 from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
@@ -110,13 +110,11 @@ class KDMTable(SyntheticRows):
         if isinstance(target, Event):
             probability, log_evidence = engine.event(target, condition)
             warn_of_outside(engine, condition)
-            text = question_text(target, condition)
-            return EventAnswer(probability, text, log_evidence, self._generator, engine, condition)
+            return EventAnswer(probability, target, log_evidence, self._generator, engine, condition)
         column = check_target(engine.schema, target)
         posterior, log_evidence = engine.query(column, condition)
         warn_of_outside(engine, condition)
-        text = question_text(column.name, condition)
-        return Answer(posterior, text, log_evidence, self._generator, engine, condition)
+        return Answer(posterior, log_evidence, self._generator, engine, condition)
 
     @torch.no_grad()
     def marginals(self, given: Any = None, columns: Sequence[str] | None = None) -> dict[str, Answer]:
@@ -141,9 +139,7 @@ class KDMTable(SyntheticRows):
         posteriors, log_evidence = engine.marginals(wanted, condition)
         warn_of_outside(engine, condition)
         return {
-            name: Answer(
-                posterior, question_text(name, condition), log_evidence, self._generator, engine, condition
-            )
+            name: Answer(posterior, log_evidence, self._generator, engine, condition)
             for name, posterior in posteriors.items()
         }
 

@@ -173,8 +173,7 @@ class Schema:
         """Raises if a frame has other columns than the schema."""
         absent = [f"no {name!r}" for name in self.columns if name not in frame.columns]
         unknown = [f"also {name!r}" for name in frame.columns if name not in self.columns]
-        if absent or unknown:
-            got = ", ".join(absent + unknown)
+        if got := ", ".join(absent + unknown):
             raise ValueError(bad_argument("X", "the columns of the rows before", got))
 
     def _warn_of_unknown(self, raw: RawFrame) -> None:
@@ -317,9 +316,8 @@ class Schema:
             decoded = cells.astype(BASES[column.storage.base])
         else:
             decoded = column.codec.decode(*(values[part] for part in column.variables))
-        missing = np.zeros(n_rows, dtype=bool)
-        if column.presence is not None and not values.keys().isdisjoint(column.presence.there):
-            missing = column.presence.is_missing(values).cpu().numpy()
+        is_known = column.presence is not None and not values.keys().isdisjoint(column.presence.there)
+        missing = column.presence.is_missing(values).cpu().numpy() if is_known else np.zeros(n_rows, bool)
         return RawColumn(name, decoded, missing, column.storage)
 
     def with_points(self, boxes: Sequence[Box]) -> Schema:
@@ -364,9 +362,11 @@ class Schema:
         """A box of outcomes of columns as disjoint boxes of regions of variables."""
         parts = [self.columns[name].boxes(region) for name, region in box.items()]
         n_boxes = math.prod(map(len, parts))
+        if len(parts) == 1:
+            return parts[0]
         if n_boxes > _MOST_BOXES:
             raise ValueError(bad_argument("given", f"a union of at most {_MOST_BOXES} boxes", n_boxes))
-        joined = (shared_box(product) for product in itertools.product(*parts))
+        joined = map(shared_box, itertools.product(*parts))
         return [box for box in joined if not any(region.is_empty for region in box.values())]
 
     # ---- description
@@ -374,8 +374,8 @@ class Schema:
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `from_config` makes an equal schema."""
         labels = [label if isinstance(label, int) else str(label) for label in self.labels]
-        sample = {} if self.sample is None else {"sample": list(self.sample)}
         frame = {"backend": self.backend, "labels": labels, "missing": self.missing}
+        sample = {} if self.sample is None else {"sample": list(self.sample)}
         rules = {"rules": self.rules.config(), "broken_rules": self.broken_rules} if self.rules else {}
         return {**frame, "columns": [column.config() for column in self.columns.values()], **rules, **sample}
 
@@ -383,10 +383,10 @@ class Schema:
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
         """The schema that `config` describes."""
         columns = [Column.from_config(fields) for fields in config["columns"]]
-        sample = tuple(config["sample"]) if config.get("sample") else None
         rules = rules_from_config(config.get("rules", ()), [column.name for column in columns])
-        options = config.get("missing", "unknown"), rules, config.get("broken_rules", "impossible")
-        return cls(columns, config["backend"], config["labels"], sample, *options)
+        how = config.get("missing", "unknown"), rules, config.get("broken_rules", "impossible")
+        sample = tuple(config.get("sample") or ()) or None
+        return cls(columns, config["backend"], config["labels"], sample, *how)
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""
@@ -395,5 +395,5 @@ class Schema:
     @property
     def origin(self) -> str:
         """The sample by which the columns were recognised, in words; empty if there was none."""
-        sizes = "" if self.sample is None else f"{self.sample[0]:,} of {self.sample[1]:,}"
-        return f"recognised by a uniform sample of {sizes} rows" if sizes else ""
+        text = "recognised by a uniform sample of {:,} of {:,} rows"
+        return text.format(*self.sample) if self.sample else ""

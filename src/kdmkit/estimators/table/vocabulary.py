@@ -15,8 +15,8 @@ from kdmkit.estimators.table.literals import (
     MONTHS,
     WEEKDAYS,
     is_number,
-    is_plain_number,
     number_of_name,
+    plain_number,
     read_number,
 )
 
@@ -346,8 +346,10 @@ class Vocabulary:
         if not isinstance(key, DatePart):
             syntax = self.syntax(key)
             # Plain numbers are those of Python: 1.234 is no thousand, whatever the writing of the column.
-            is_plain = token.kind == "word" and syntax.kind == "number" and is_plain_number(token.text)
-            return read_number(token.text) if is_plain else syntax.value(token.text)
+            number = None
+            if token.kind == "word" and syntax.kind == "number":
+                number = plain_number(token.text)
+            return syntax.value(token.text) if number is None else number
         names, first = _PART_NAMES.get(key.part, ((), 0))
         place = number_of_name(token.text, names)
         return read_number(token.text) if place is None else place + first

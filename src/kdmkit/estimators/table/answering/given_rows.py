@@ -17,7 +17,7 @@ from kdmkit.distributions.arguments import gather_masks
 from kdmkit.distributions.event_inference import restriction
 from kdmkit.distributions.evidence import gather_evidence
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
-from kdmkit.estimators.table.answering.ruled_cells import RuledCells
+from kdmkit.estimators.table.answering.imputation import RuledCells
 from kdmkit.estimators.table.codecs.functions import GONE
 from kdmkit.estimators.table.codecs.rare import pooled
 from kdmkit.estimators.table.column import Column
