@@ -26,7 +26,15 @@ from kdmkit.estimators.table.rule_search import (
     nearest_pairs,
     views_of,
 )
-from kdmkit.estimators.table.rules import FormulaRule, FunctionRule, OrderRule, Rule, Rules, read_rule
+from kdmkit.estimators.table.rules import (
+    FormulaRule,
+    FunctionRule,
+    OrderRule,
+    Rule,
+    Rules,
+    comparable,
+    read_rule,
+)
 from kdmkit.estimators.table.schema import Schema
 
 #: Among texts of rules: those that the rows keep.
@@ -117,11 +125,10 @@ def _found_orders(
     views = _number_views(schema, cells)
     pairs = find_orders(views)
     for kind in ("date", "time"):
-        timed = [
-            NumberView(name, _instants(cells[name]), 0.0)
-            for name, column in schema.modelled.items()
-            if column.kind == kind
-        ]
+        columns = [name for name, column in schema.modelled.items() if column.kind == kind]
+        timed = [NumberView(name, comparable(schema, name, cells[name]), 0.0) for name in columns]
+        for view in timed:
+            view.numbers[cells[view.name].missing] = np.nan
         pairs += find_orders(timed)
     by_name = {view.name: view for view in views}
     rules: list[Rule] = []
@@ -130,10 +137,6 @@ def _found_orders(
         if len(roots) == 2 and not any(_follows_from(low, high, rule, by_name) for rule in formulas):
             rules.append(_counted(OrderRule(0, 0, False, low, high), schema, cells))
     return rules
-
-
-def _instants(cells: RawColumn) -> np.ndarray:
-    return np.where(cells.missing, np.nan, cells.values.astype(np.int64).astype(np.float64))
 
 
 def _follows_from(low: str, high: str, rule: Rule, views: Mapping[str, NumberView]) -> bool:

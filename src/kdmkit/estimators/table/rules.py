@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.numbers import as_numbers
 from kdmkit.estimators.table.derived import breaks_function
 from kdmkit.estimators.table.display import rich_table, text_table
@@ -161,10 +162,15 @@ class FormulaRule(Rule):
 
 def comparable(schema: Any, name: str, cells: RawColumn) -> np.ndarray:
     """Cells of a column as numbers whose order is that of the column; anything where they are missing."""
-    codec = schema.columns[name].codec
+    codec, there = schema.columns[name].codec, ~cells.missing
     if codec.numeric:
         return as_numbers(cells)
-    return np.asarray(codec.outcomes_of(cells.values) if cells.values.dtype == object else cells.values)
+    numbers, values = np.zeros(len(there)), cells.values[there]
+    if isinstance(codec, DateCodec):
+        numbers[there] = codec.instants_of(values).astype("datetime64[us]").astype(np.int64)
+    else:
+        numbers[there] = codec.outcomes_of(values) if values.dtype == object else values
+    return numbers
 
 
 class Rules(Sequence[Rule]):
