@@ -63,12 +63,10 @@ def measure(make: Callable[[], Any], folder: Path) -> dict[str, Any]:
     except Exception as error:  # whatever it is: it is what the campaign looks for
         outcome = f"unclear {type(error).__name__}: {error}"
     seconds = time.process_time() - start
-    return {
-        "outcome": outcome[:300],
-        "seconds": seconds,
-        "mb": memory("VmHWM") - before,
-        "size_mb": size / 1e6,
-    }
+    extra = memory("VmHWM") - before - size / 1e6
+    is_clear = outcome == "works" or ("expected" in outcome and not outcome.startswith("unclear"))
+    numbers = {"seconds": round(seconds, 3), "mb": round(extra, 1)}
+    return {"outcome": outcome[:300], "is_clear": is_clear, **numbers}
 
 
 def cases(n_frames: int, n_files: int, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -81,16 +79,10 @@ def cases(n_frames: int, n_files: int, folder: Path) -> Iterator[tuple[str, Call
         yield f"large: {name}", lambda path=path: path
 
 
-def is_clear(row: dict[str, Any]) -> bool:
-    """Whether a case works, or its error says what was expected."""
-    outcome = row["outcome"]
-    return outcome == "works" or ("expected" in outcome and not outcome.startswith("unclear"))
-
-
 def misses(row: dict[str, Any]) -> bool:
     """Whether a case misses a target."""
     is_slow = row["outcome"] != "works" and row["seconds"] > _SECONDS
-    return not is_clear(row) or is_slow or row["mb"] > _MEGABYTES
+    return not row["is_clear"] or is_slow or row["mb"] > _MEGABYTES
 
 
 def report(rows: list[dict[str, Any]], command: str) -> str:
@@ -99,7 +91,7 @@ def report(rows: list[dict[str, Any]], command: str) -> str:
     for kind in ("frame", "file", "large"):
         some = [row for row in rows if row["case"].startswith(kind)]
         refused = [row for row in some if row["outcome"] != "works"]
-        clear = sum(map(is_clear, refused))
+        clear = sum(row["is_clear"] for row in refused)
         seconds = max((row["seconds"] for row in refused), default=0.0)
         most = max((row["mb"] for row in some), default=0.0)
         numbers = (kind, len(some), len(some) - len(refused), clear, len(refused) - clear)

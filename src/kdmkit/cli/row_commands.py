@@ -89,6 +89,8 @@ def impute(
 def score(model: Estimator, data: Data, output: Output = STANDARD, keep: Keep = None) -> None:
     """Computes log p of the observed part of each row, which is low for unusual rows.
 
+    It is a natural logarithm, and a density if a continuous column is in the row: compare rows with it.
+
     Example: kdmkit score diamonds new.csv -o scores.csv
     """
     _stream(model, "score", output, data, keep=keep or ())

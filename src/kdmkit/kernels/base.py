@@ -14,7 +14,7 @@ from torch.distributions.constraints import Constraint, real_vector
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating, is_integer
 from kdmkit._core.tensors import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.region_tensors import stack_packed
+from kdmkit.kernels.region_forms import stack_packed
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term
 from kdmkit.ops.terms import whole

@@ -44,6 +44,8 @@ def odd_values(rng: random.Random) -> list[Callable[[], Any]]:
 def odd_column(rng: random.Random, n: int) -> list[Any]:
     """Mostly one kind of cells, sometimes several."""
     makers = rng.sample(odd_values(rng), k=rng.choice([1, 1, 1, 2, 3]))
+    if rng.random() < 0.3:  # most cells are plain
+        makers = [makers[0], *[rng.choice([lambda: rng.gauss(0, 1), lambda: rng.choice("abc")])] * 9]
     column = [rng.choice(makers)() for _ in range(n)]
     if column and rng.random() < 0.2:
         column = [column[0]] * n
@@ -52,18 +54,22 @@ def odd_column(rng: random.Random, n: int) -> list[Any]:
 
 def odd_frame(seed: int) -> Any:
     rng = random.Random(seed)
-    n = rng.choice([0, 1, 2, 30, 60])
+    n = rng.choice([0, 1, 2, 30, 30, 60, 60, 60])
     names = rng.sample(
-        ["x", "X", "", " ", "a b", "constructor", "P(x)", "é", "x" * 300, "c0", "1", "\ud800"], k=3
+        ["x", "X", "a b", "constructor", "P(x)", "é", "x" * 300, "c0", "1"], k=rng.choice([1, 1, 2, 3])
     )
+    if rng.random() < 0.1:
+        names[0] = rng.choice(["", " ", "\ud800"])
     columns = {name: odd_column(rng, n) for name in names}
     columns["plain"] = [rng.gauss(0, 1) for _ in range(n)]
-    form = rng.choice(["mapping", "pandas", "duplicates", "array"])
+    form = rng.choice(
+        ["mapping", "pandas", "pandas", "array", *(["duplicates"] if rng.random() < 0.3 else [])]
+    )
     if form == "mapping":
         return columns
     frame = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()})
     if form == "duplicates":
-        frame.columns = pd.Index([*names[:2], names[0], "plain"])
+        frame.columns = pd.Index([*names[:-1], "plain", "plain"])
     return frame.to_numpy() if form == "array" else frame
 
 

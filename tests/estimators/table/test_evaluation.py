@@ -170,3 +170,5 @@ def test_the_command_writes_a_page_or_numbers(
 def test_rows_of_another_table_are_refused(table: kdm.KDMTable, parcels: Any) -> None:
     with pytest.raises(ValueError, match="holdout: expected rows with columns of the table"):
         table.evaluate(parcels, pd.DataFrame({"z": [1.0]}))
+    with pytest.raises(ValueError, match="data: expected at least 10 rows, got 4"):
+        table.evaluate(parcels[:4])

@@ -432,6 +432,14 @@ def test_one_warning_lists_what_is_unsure() -> None:
     assert 'types={"zip": "count"}' in message
 
 
+def test_texts_that_may_be_levels_are_told() -> None:
+    codes = [f"s{i // 2}" for i in range(N)]
+    with pytest.warns(
+        UserWarning, match=r"'station' \(text: left out, .* types=\{\"station\": \"category\"\}\)"
+    ):
+        kdm.KDMTable(n_components=2, max_epochs=1).fit({"station": codes, "x": PRICES})
+
+
 def test_few_rows_are_told(people: Any) -> None:
     few = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0)
     with pytest.warns(

@@ -107,8 +107,8 @@ def _pairs(report: Evaluation) -> str:
         f"<figure class='wide'>{_map(names, report.pairs)}</figure>" if len(names) <= _MOST_IN_MAP else ""
     )
     text = (
-        "How alike the dependence of two columns is: 1 is equal. The map has all pairs, the darker the less "
-        "alike; the table has the least similar ones."
+        "How alike the dependence of two columns is: 1 is equal. The map has all pairs: the stronger the "
+        "colour, the less alike. The table has the least similar ones."
     )
     parts = f"{picture}<div class='scroll'>{table}</div>"
     return f"<h2>Pairs of columns</h2><p>{text}</p><div class='two'>{parts}</div>"
@@ -240,7 +240,7 @@ def _steps(figure: dict[str, Any]) -> str:
         for i, y in enumerate(heights[0])
     ]
     line = "".join(f"H{i * width:.1f}V{y:.1f}H{(i + 1) * width:.1f}" for i, y in enumerate(heights[1]))
-    ends = figure.get("ends") or [f"{figure['edges'][0]:.5g}", f"{figure['edges'][-1]:.5g}"]
+    ends = figure.get("ends") or [f"{figure['edges'][0]:.6g}", f"{figure['edges'][-1]:.6g}"]
     texts = [
         f"<text x='0' y='{_HEIGHT - 3}'>{escape(ends[0])}</text>",
         f"<text x='{_WIDTH}' y='{_HEIGHT - 3}' text-anchor='end'>{escape(ends[1])}</text>",
@@ -272,7 +272,7 @@ def _level_bars(figure: dict[str, Any]) -> str:
 
 
 def _map(names: Sequence[str], pairs: dict[tuple[str, str], float]) -> str:
-    """All pairs as squares: the darker the less alike."""
+    """All pairs as squares: the stronger the colour, the less alike."""
     place = {name: i for i, name in enumerate(names)}
     longest = min(18, max(map(len, names)))
     left, cell = 5.2 * longest + 6, 16.0

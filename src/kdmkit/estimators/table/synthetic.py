@@ -36,7 +36,7 @@ from kdmkit.metrics.synthetic_rows import (
 
 # Rows of each part at most: in all, with distances of all pairs, with log p, and with questions.
 _MOST_ROWS, _MOST_DISTANCES, _MOST_SCORED, _MOST_ASKED = 40_000, 16_000, 10_000, 1000
-_COVERAGE = 0.9
+_FEWEST_ROWS, _COVERAGE = 10, 0.9
 # Levels of a column whose probabilities are judged.
 _MOST_LEVELS = 100
 
@@ -143,8 +143,10 @@ class _Measuring:
     def _read(self, argument: str, data: Any) -> RawFrame:
         frame = sample_frame(argument, data, _MOST_ROWS, int(self.rng.integers(1 << 31)))
         names = [name for name in frame.columns if name in self.schema.columns]
-        if not frame.n_rows or not any(self.schema.columns[name].variables for name in names):
+        if not any(self.schema.columns[name].variables for name in names):
             raise ValueError(bad_argument(argument, "rows with columns of the table", list(frame.columns)))
+        if frame.n_rows < _FEWEST_ROWS:
+            raise ValueError(bad_argument(argument, f"at least {_FEWEST_ROWS} rows", frame.n_rows))
         return frame
 
     @contextmanager

@@ -230,7 +230,8 @@ class VariablePosterior(Posterior):
             centre = self._mean if self.codec.numeric else self._event_quantile(np.array(0.5))
             return self._each(self.codec.decode, centre)
         closeness = -np.abs(self.mean()[..., None] - self._numbers()) if self.codec.numeric else self.probs()
-        return self._each(self.codec.decode, torch.from_numpy(np.asarray(closeness.argmax(-1))))
+        codes = torch.from_numpy(np.asarray(closeness.argmax(-1)))
+        return self.codec.decode(codes.reshape(-1)).reshape(tuple(codes.shape))
 
     # ---- probabilities
 

@@ -29,7 +29,7 @@ from kdmkit.estimators.table.display import scalar, written
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.literals import read_people_date
 from kdmkit.kernels import Interval, OneOf, QuantileNormal, Region
-from kdmkit.kernels.region_reading import by_edges
+from kdmkit.kernels.region_forms import by_edges
 from kdmkit.kernels.regions import NOTHING, WHOLE, union
 
 Span = tuple[np.datetime64, np.datetime64]
