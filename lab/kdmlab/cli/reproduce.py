@@ -136,6 +136,20 @@ def reproduce_density(
     show_report(partial(density.summarize, output, folds=folds) if only_report else run)
 
 
+@app.command("density-choice")
+def reproduce_density_choice(
+    output: Output = Path("results"),
+    part: Part = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Held-out log-likelihood of KDMDensity(method="auto") on twenty tables, with targets."""
+    from kdmlab import density_choice
+
+    run = partial(density_choice.run, output, part=part, fresh=fresh)
+    show_report(partial(density_choice.summarize, output) if only_report else run)
+
+
 @app.command("missing")
 def reproduce_missing(
     output: Output = Path("results"),
