@@ -37,6 +37,8 @@ class Kernel(nn.Module, ABC):
     discrete: ClassVar[bool]
     #: Whether the kernel's density has a mean, a variance and a distribution function in every dimension.
     is_continuous: ClassVar[bool] = False
+    #: Whether the kernel's density is a product over dimensions, perhaps in other coordinates.
+    is_product: ClassVar[bool] = False
     #: Whether the kernel's density has a mean.
     has_moments: ClassVar[bool] = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
