@@ -251,7 +251,7 @@ def climb(value: Callable[[float], float], place: float) -> tuple[float, float]:
 def leave_one_out_scores(
     layer: DensityLayer, x: Float[Tensor, "n d"], w: Float[Tensor, " n"]
 ) -> Float[Tensor, "2 k"]:
-    """log p(x_i) of a sample of rows without the components that sit on them, sorted, and the rows' shares."""
+    """log p(x_i) of some rows without the components that sit on them, in order, and the rows' shares."""
     c, kernel = layer.components["x"].detach(), layer.kernel("x")
     most = min(_CALIBRATION, max(_LEAST_CALIBRATION, _SCORES // len(c)))
     sample = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:most]
