@@ -71,6 +71,8 @@ def with_rules(schema: Schema, frame: RawFrame, wanted: Any, broken_rules: str) 
         formulas = _found_formulas(schema, raw.columns, {target for _, target in pairs}, others)
         computed = [rule for rule in (*others, *formulas) if isinstance(rule, FormulaRule)]
         found = [pair for pair in find_functions(views) if pair not in pairs and not _follows(pair, computed)]
+        # A number beside texts is there where their column says so: it keeps its variables.
+        found = [pair for pair in found if pair[1] not in schema.texts.values()]
     sources = choose_sources([*pairs, *found], views)
     columns = dict(schema.columns)
     for target, source in sources.items():
@@ -228,6 +230,8 @@ def _checked_function(rule: FunctionRule, schema: Schema, views: dict[str, View]
     place = f"rules: {str(rule)!r}"
     if rule.source == rule.target:
         raise ValueError(bad_argument(place, "two columns", repr(rule.source)))
+    if rule.target in schema.texts.values():
+        raise ValueError(bad_argument(place, "a column of the frame after the arrow", repr(rule.target)))
     for name in rule.columns:
         if name not in views:
             column = schema.columns[name]
