@@ -18,6 +18,7 @@ from kdmkit.distributions.event_inference import restriction
 from kdmkit.distributions.evidence import gather_evidence
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
 from kdmkit.estimators.table.answering.imputation import RuledCells
+from kdmkit.estimators.table.answering.whole_rows import decoded_cells
 from kdmkit.estimators.table.codecs.functions import GONE
 from kdmkit.estimators.table.codecs.rare import pooled
 from kdmkit.estimators.table.column import Column
@@ -207,7 +208,7 @@ class GivenRowSampler:
         is_open = dict.fromkeys(schema.columns, np.ones(n_rows, dtype=bool))
         rules = RuledCells(self.engine, is_open | {name: cells.missing for name, cells in given.items()})
         for _ in range(_ROUNDS):
-            cells = {name: schema.decode_column(name, values, n_rows) for name in rules.names}
+            cells = decoded_cells(schema, values, rules.names)
             for name in cells.keys() & given.keys():
                 cells[name] = _with_given(cells[name], given[name], schema.columns[name])
             cells = rules.computed(cells)

@@ -18,6 +18,7 @@ from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.outcomes import columns_of
 from kdmkit.estimators.table.row_rules import RowRules
 from kdmkit.estimators.table.rules import comparable
+from kdmkit.estimators.table.schema import Schema
 from kdmkit.kernels import Missing
 
 # A smaller share of draws that satisfied their conditions is a warning.
@@ -149,6 +150,11 @@ class RowSampler:
 
     def _cells(self, rows: Mapping[str, Tensor], names: Collection[str]) -> dict[str, RawColumn]:
         """The cells of some columns, those of `self._rules` among them, with computed ones."""
-        n = len(next(iter(rows.values())))
-        cells = {name: self.schema.decode_column(name, rows, n) for name in names}
+        cells = decoded_cells(self.schema, rows, names)
         return cells | (self._rules.computed(cells) if self._rules else {})
+
+
+def decoded_cells(schema: Schema, rows: Mapping[str, Tensor], names: Collection[str]) -> dict[str, RawColumn]:
+    """The cells of some columns in rows of variables."""
+    n_rows = len(next(iter(rows.values())))
+    return {name: schema.decode_column(name, rows, n_rows) for name in names}
