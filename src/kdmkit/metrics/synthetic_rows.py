@@ -47,7 +47,7 @@ def column_similarity(real: Any, synthetic: Any) -> dict[str, float]:
     {'x': 0.75, 'y': 0.75}
     """
     a, b = _both(real, synthetic)
-    return {name: _similarity(*(_present(part[name]) for part in (a, b))) for name in a}
+    return {name: _similarity(*(present_cells(part[name]) for part in (a, b))) for name in a}
 
 
 def _similarity(a: np.ndarray, b: np.ndarray) -> float:
@@ -108,7 +108,7 @@ def _binned(a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
         texts = [np.where(_missing(part), "m", np.char.add("p", part.astype(str))) for part in (a, b)]
         codes = np.unique(np.concatenate(texts), return_inverse=True)[1].ravel()
         return np.split(codes, [len(a)])
-    present = _present(a)
+    present = present_cells(a)
     edges = np.histogram_bin_edges(present if len(present) else np.zeros(1), _BINS)
     edges[0], edges[-1] = -np.inf, np.inf
     return [np.digitize(part, edges) for part in (a, b)]
@@ -315,7 +315,7 @@ def _events(*parts: Mapping[str, np.ndarray]) -> list[tuple[Tensor, Tensor]]:
                 known = texts[:, None] == names
                 place.append(np.column_stack([known & ~missing[:, None], ~known.any(1) | missing]))
             continue
-        real = _present(np.concatenate(cells[1:]))
+        real = present_cells(np.concatenate(cells[1:]))
         scale, mean = (np.ptp(real) or 1.0, real.mean()) if len(real) else (1.0, 0.0)
         is_empty = [np.isnan(part) for part in cells]
         for i, part in enumerate(cells):
@@ -390,7 +390,8 @@ def _missing(column: np.ndarray) -> np.ndarray:
     return np.array([cell is None or cell != cell for cell in column], dtype=bool)
 
 
-def _present(column: np.ndarray) -> np.ndarray:
+def present_cells(column: np.ndarray) -> np.ndarray:
+    """The cells of a column that are there."""
     return column[~_missing(column)]
 
 

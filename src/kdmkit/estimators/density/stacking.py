@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from kdmkit.estimators.density.adaptive import automatic_density, scaler_without_outliers
+from kdmkit.estimators.density.maximum_likelihood import Gaussians, Shape
 from kdmkit.kernels import RBF, LowRank
 from kdmkit.nn import DensityLayer
 from kdmkit.nn.layer import LayerOptions
@@ -25,89 +26,12 @@ _FOLDS, _HELD_OUT, _FITTED, _FEWEST = 3, 2048, 8192, 30
 _COUNTS, _ROWS_PER_COMPONENT, _PRIORS = (1, 2, 4, 8, 16, 32), 6, (1e-4, 0.1, 3.0)
 # A number of components is the last one if its likelihood falls by this much per dimension.
 _FALL = 0.05
-# Added to variances, relative to those of all rows; the least of these (constant columns); values beyond this
-# many standard deviations have no covariance; the least gain and the number of steps of EM.
-_RIDGE, _LEAST_VARIANCE, _LARGEST, _LEAST_GAIN, _STEPS = 1e-6, 1e-3, 1e4, 1e-3, 60
+# Values beyond this many standard deviations have no covariance.
+_LARGEST = 1e4
 # Shares below this are dropped; steps to find them; a lower bound on the log-likelihood of a row.
 _LEAST_SHARE, _MIXING_STEPS, _LEAST = 0.02, 200, -1e3
-#: What covariances are shrunken to: smaller copies of that of all rows, or their average; or their diagonals.
-Shape = Literal["full", "tied", "diag"]
 #: The name of the density whose components are the rows.
 NONPARAMETRIC = "nonparametric"
-
-
-@dataclass(frozen=True)
-class Gaussians:
-    """Gaussian components with full covariances.
-
-    Args:
-        share: their weights.
-        mean: their centres.
-        root: Cholesky factors of their covariances.
-    """
-
-    share: Float[Tensor, " k"]
-    mean: Float[Tensor, "k d"]
-    root: Float[Tensor, "k d d"]
-
-    @classmethod
-    def of(
-        cls,
-        z: Float[Tensor, "n d"],
-        w: Float[Tensor, " n"],
-        r: Float[Tensor, "k n"],
-        prior: float,
-        shape: Shape,
-    ) -> Gaussians:
-        """The best components for responsibilities r.
-
-        Covariances are averages with `prior` pseudo-rows of the covariance of all rows, less by k^(2/d)
-        (components are smaller), or, if they are "tied", of the average covariance of components.
-        """
-        k, d = len(r), z.shape[1]
-        r = r * w
-        mass = r.sum(1).clamp_min(1e-12)
-        mean = (r @ z) / mass.unsqueeze(1)
-        centred = z - mean.unsqueeze(1)
-        scatter = (centred * r.unsqueeze(-1)).mT @ centred
-        every = z - (w @ z) / w.sum()
-        total = every.mT @ (w.unsqueeze(1) * every) / w.sum()
-        usual = scatter.sum(0) / w.sum() if shape == "tied" else total / k ** (2 / d)
-        covariance = (scatter + prior * usual) / (mass + prior).view(-1, 1, 1)
-        if shape == "diag":
-            covariance = torch.diag_embed(covariance.diagonal(dim1=-2, dim2=-1))
-        ridge = _RIDGE * total.diagonal().clamp_min(_LEAST_VARIANCE)
-        return cls((mass + 1) / (mass + 1).sum(), mean, torch.linalg.cholesky(covariance + torch.diag(ridge)))
-
-    @classmethod
-    def fit(
-        cls,
-        z: Float[Tensor, "n d"],
-        w: Float[Tensor, " n"],
-        r: Float[Tensor, "k n"],
-        prior: float,
-        shape: Shape,
-    ) -> Gaussians:
-        """Expectation and maximisation, from responsibilities r."""
-        model, last = cls.of(z, w, r, prior, shape), -math.inf
-        for _ in range(_STEPS if len(r) > 1 else 0):
-            scores = model.scores(z)
-            density = torch.logsumexp(scores, 0)
-            gained = float(w @ density / w.sum())
-            if gained < last + _LEAST_GAIN:
-                break
-            model, last = cls.of(z, w, (scores - density).exp(), prior, shape), gained
-        return model
-
-    def scores(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "k n"]:
-        """log p_k + log N(z; mean_k, covariance_k)."""
-        d = z.shape[1]
-        inverse = torch.linalg.solve_triangular(
-            self.root, torch.eye(d).to(z).expand_as(self.root), upper=False
-        )
-        white = z @ inverse.mT - (inverse @ self.mean.unsqueeze(-1)).mT
-        log_norm = self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * d * math.log(2 * math.pi)
-        return (self.share.log() - log_norm).unsqueeze(1) - 0.5 * white.square().sum(-1)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from kdmkit.estimators.table.joining import JoinedTables, join_tables
 from kdmkit.estimators.table.kdm_table import KDMTable
 from kdmkit.estimators.table.language import QueryError
 from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
-from kdmkit.estimators.table.rules import FunctionRule, Rule, Rules
+from kdmkit.estimators.table.rules import FormulaRule, FunctionRule, OrderRule, Rule, Rules
 from kdmkit.estimators.table.schema import Columns, Schema
 
 __all__ = [
@@ -25,10 +25,12 @@ __all__ = [
     "EventAnswer",
     "Explanation",
     "Finding",
+    "FormulaRule",
     "FunctionRule",
     "Information",
     "JoinedTables",
     "KDMTable",
+    "OrderRule",
     "QueryError",
     "Rule",
     "Rules",

@@ -12,6 +12,7 @@ import numpy as np
 
 from kdmkit._core.files import replacing
 from kdmkit.estimators.table.display import rich_table, text_table
+from kdmkit.metrics.synthetic_rows import present_cells
 
 _HEADER = ("what", "value", "ideal")
 # Bars of a figure: of numbers, of levels, of probabilities.
@@ -301,20 +302,17 @@ def column_shares(real: np.ndarray, synthetic: np.ndarray, written: tuple[str, .
         real, synthetic: numbers with NaN, or texts with None.
         written: the least and the greatest value of a column of dates or times, as they are written.
     """
+    present = [present_cells(part) for part in (real, synthetic)]
     if real.dtype == object:
-        present = [[cell for cell in part if cell is not None] for part in (real, synthetic)]
-        levels, rows = np.unique(present[0] or [""], return_counts=True)
+        levels, rows = np.unique(present[0].astype(str), return_counts=True)
         shown = levels[np.argsort(-rows, kind="stable")][:_SHOWN_LEVELS].tolist()
-        shares = [
-            [sum(cell == level for cell in part) / max(len(part), 1) for level in shown] for part in present
-        ]
+        shares = [[float((part == level).sum()) / max(len(part), 1) for level in shown] for part in present]
         return {"levels": shown, "n_levels": len(levels), "training": shares[0], "synthetic": shares[1]}
-    both = [part[~np.isnan(part)] for part in (real, synthetic)]
-    if not len(both[0]):
+    if not len(present[0]):
         return {"edges": [0.0, 1.0], "training": [0.0], "synthetic": [0.0]}
-    low, high = (both[0].min(), both[0].max()) if written else _ends(both[0])
+    low, high = (present[0].min(), present[0].max()) if written else _ends(present[0])
     edges = np.linspace(low, max(high, low + 1e-9), _BARS + 1)
-    counts = [np.histogram(part, edges)[0] / max(len(part), 1) for part in both]
+    counts = [np.histogram(part, edges)[0] / max(len(part), 1) for part in present]
     return {
         "edges": edges.tolist(),
         "ends": [written[0], written[-1]] if written else [],

@@ -19,6 +19,7 @@ from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answering.explanations import Explanation, explain_rows
+from kdmkit.estimators.table.answering.imputation import Imputer
 from kdmkit.estimators.table.answering.insights import (
     Dependence,
     Information,
@@ -26,7 +27,6 @@ from kdmkit.estimators.table.answering.insights import (
     measure_information,
     measure_links,
 )
-from kdmkit.estimators.table.answering.whole_rows import Imputer
 from kdmkit.estimators.table.language import QueryError, parse_query
 from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.synthetic import SyntheticRows
@@ -168,7 +168,7 @@ class KDMTable(SyntheticRows):
     def score_samples(self, X: Any) -> Array:
         """log p of the observed part of each row: densities of continuous columns, in their units."""
         engine = self._engine()
-        return np.concatenate([engine.rows.log_prob(block).numpy() for block in self._blocks(X)])
+        return np.concatenate([engine.rows.log_prob(block).numpy() for block in self._blocks(X, scored=True)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of log p over the rows, and their target if y was fitted; `sample_weight` weighs them."""

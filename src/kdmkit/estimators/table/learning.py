@@ -29,6 +29,7 @@ from kdmkit.estimators.table.derived import places_of_variables
 from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame, with_target
 from kdmkit.estimators.table.model import ReplayRows, TableSettings, fit_model, learn_chunk
 from kdmkit.estimators.table.outcomes import check_target
+from kdmkit.estimators.table.row_rules import scored_rows
 from kdmkit.estimators.table.rule_fitting import with_rules
 from kdmkit.estimators.table.rules import Rules
 from kdmkit.estimators.table.schema import Schema
@@ -114,6 +115,8 @@ class TableEstimator(DensityMixin, KDMEstimator):
         with self._seeded():
             names = None if first else self.targets_
             self.targets_, raw = self._with_target(read_frame("X", X), y, names)
+            if not raw.n_rows:
+                raise ValueError(bad_argument("X", "at least one row", "none"))
             schema = self._new_schema(raw) if first else self._grown_schema(raw)
             weights, used = chunk_weights(sample_weight, raw.n_rows)
             rows = replace(schema.encode(raw, missing=self.missing).take(used), weights=weights)
@@ -268,10 +271,15 @@ class TableEstimator(DensityMixin, KDMEstimator):
             self._cached_engine = TableEngine(self.schema_, joint, self.module_)
         return self._cached_engine
 
-    def _blocks(self, X: Any) -> Iterator[Table]:
-        """Rows as events, in blocks; files and iterators are read batch by batch."""
+    def _blocks(self, X: Any, *, scored: bool = False) -> Iterator[Table]:
+        """Rows as events, in blocks; files and iterators are read batch by batch.
+
+        Args:
+            scored: whether log p is wanted: then rows have to keep the rules.
+        """
         for batch in batches_of(X) if is_streamed(X) else [X]:
-            yield from self.schema_.encode(batch, missing=self.missing).blocks(BLOCK)
+            encode = scored_rows if scored else Schema.encode
+            yield from encode(self.schema_, batch, missing=self.missing).blocks(BLOCK)
 
     @property
     def to_module(self) -> Any:

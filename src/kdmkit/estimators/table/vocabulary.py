@@ -79,15 +79,18 @@ class Token(NamedTuple):
     part: DatePart | None = None
 
 
-def tokenize(text: str) -> list[Token]:
+def tokenize(text: str, pattern: re.Pattern[str] = _TOKEN) -> list[Token]:
     """The tokens of a query, and one more at its end.
+
+    Args:
+        pattern: with the groups "word", "symbol", "value", "name" and "unreadable".
 
     >>> [token.text for token in tokenize("0.5 <= 'price in $' <= 1e3")]
     ['0.5', '<=', 'price in $', '<=', '1e3', '']
     """
     _check_text(text)
     tokens = []
-    for match in _TOKEN.finditer(text):
+    for match in pattern.finditer(text):
         kind, stop = match.lastgroup or "", match.end()
         piece = match[kind]
         start = stop - len(piece)
