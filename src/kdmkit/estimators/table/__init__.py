@@ -7,12 +7,13 @@ from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.kdm_table import KDMTable
 from kdmkit.estimators.table.language import QueryError
-from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
+from kdmkit.estimators.table.recipe import TABLE_RECIPE, TARGET_RECIPE, TableRecipe
 from kdmkit.estimators.table.rules import FunctionRule, Rule, Rules
 from kdmkit.estimators.table.schema import Columns, Schema
 
 __all__ = [
     "TABLE_RECIPE",
+    "TARGET_RECIPE",
     "Answer",
     "Cell",
     "Codec",
