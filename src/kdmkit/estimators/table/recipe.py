@@ -41,12 +41,12 @@ class TableRecipe:
         target_weight: the factor of the conditional likelihoods of targets.
     """
 
-    rows_per_component: int = 12
+    rows_per_component: int = 14
     components_per_root: float = 1.5
     most_components: int = 256
     fine_share: float = 0.4
-    fine_components_per_root: float = 3.0
-    shrinkage: float = 0.07
+    fine_components_per_root: float = 2.0
+    shrinkage: float = 0.05
     fewest_shrinkage: float = 0.1
     most_shrinkage: float = 5.0
     fewest_presence_shrinkage: float = 0.01
@@ -62,9 +62,9 @@ class TableRecipe:
     betas: tuple[float, float] = (0.9, 0.95)
     centre_step: float | None = 2.0
     epochs: int = 14
-    fewest_steps: int = 120
+    fewest_steps: int = 200
     most_rows: int = 384_000
-    tolerance: float = 0.02
+    tolerance: float = 0.05
     start_rows: int = 100_000
     target_preference: float = 1.0
     target_weight: float = 0.0
@@ -115,8 +115,6 @@ TABLE_RECIPE = TableRecipe()
 TARGET_RECIPE = TableRecipe(
     rows_per_component=16,
     components_per_root=1.0,
-    fine_components_per_root=2.0,
-    shrinkage=0.05,
     fewest_shrinkage=1.0,
     most_shrinkage=20.0,
     independent_shrinkage=20.0,
@@ -129,7 +127,6 @@ TARGET_RECIPE = TableRecipe(
     centre_step=None,
     epochs=20,
     fewest_steps=400,
-    tolerance=0.05,
     target_preference=5.0,
     target_weight=10.0,
 )
