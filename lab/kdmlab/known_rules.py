@@ -172,3 +172,6 @@ _MEASURED_ONCE = (
 )
 
 TABLES = _DEVELOPMENT + _MEASURED_ONCE
+
+#: Rules beyond the lists that hold by the meaning of the columns, judged after the search had run.
+ALSO_TRUE: dict[str, tuple[str, ...]] = {}

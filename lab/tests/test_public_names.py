@@ -23,7 +23,7 @@ def documented() -> frozenset[str]:
                 package = match[1]
                 names.add(package)
             elif match := re.fullmatch(
-                r"(?:   |\.\. (?:data|class|function):: )([A-Za-z]\w*)(?:\(.*)?", line
+                r"(?:   |\.\. (?:data|(?:auto)?class|function):: )([A-Za-z]\w*)(?:\(.*)?", line
             ):
                 names.add(f"{package}.{match[1]}")
     return frozenset(names)

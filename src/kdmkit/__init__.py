@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         KDMRegressor,
         KDMSequence,
         KDMTable,
+        join_tables,
         merge,
     )
     from kdmkit.serialize import load, save
@@ -81,6 +82,7 @@ __all__ = [
     "answers",
     "col",
     "find_atoms",
+    "join_tables",
     "load",
     "merge",
     "metrics",
@@ -108,7 +110,7 @@ _LAZY = {
     **dict.fromkeys(
         (
             *("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMSequence"),
-            *("KDMTable", "merge"),
+            *("KDMTable", "join_tables", "merge"),
         ),
         "kdmkit.estimators",
     ),

@@ -100,6 +100,11 @@ def test_mixtures_that_cannot_be() -> None:
         kdm.mix([a, a], [0.2, 0.3])
     with pytest.raises(ValueError, match="distributions: expected one or more KDMs"):
         kdm.mix([])
+    numbers = kdm.JointKDM({"x": normal(3, 2, seed=0)}, None, {"x": kdm.RBF(0.7)})
+    with pytest.raises(ValueError, match=r"distributions: expected the variables \['x', 'y'\], got \['x'\]"):
+        kdm.mix([joint(0, 3), numbers])
+    with pytest.raises(ValueError, match="kernel: expected bandwidths without a batch"):
+        kdm.mix([a, kdm.KDM(normal(4, 2, seed=1), None, kdm.RBF(real([[[0.5]] * 4, [[1.0]] * 4])))])
 
 
 def test_products_are_independent() -> None:
@@ -120,6 +125,8 @@ def test_products_are_independent() -> None:
     close(both.log_prob(**values, s=X), joint(0, 4).log_prob(**values) + gaussian(2).log_prob(X))
     with pytest.raises(ValueError, match="pair: expected variables that no other part has"):
         kdm.product(x=gaussian(0), pair=joint(0, 2))
+    with pytest.raises(ValueError, match="distributions: expected one or more, got none"):
+        kdm.product()
 
 
 @pytest.mark.parametrize("factor", [2.5, [0.5, 3.0]])

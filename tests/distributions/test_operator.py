@@ -311,3 +311,12 @@ def test_kernels_without_states() -> None:
     first = kdm.DensityOperator(kdm.KDM(torch.zeros(2, 1), None, kdm.RBF(1.0)))
     with pytest.raises(ValueError, match="other: expected a KDM with the kernel"):
         first.fidelity(kdm.DensityOperator(kdm.KDM(torch.zeros(2, 1), None, kdm.RBF(2.0))))
+    x, y = torch.zeros(2, 1), torch.arange(2)
+    pair = kdm.DensityOperator(
+        kdm.JointKDM({"x": x, "y": y}, None, {"x": kdm.RBF(1.0), "y": kdm.Categorical(2)})
+    )
+    other = kdm.DensityOperator(
+        kdm.JointKDM({"x": x, "z": y}, None, {"x": kdm.RBF(1.0), "z": kdm.Categorical(2)})
+    )
+    with pytest.raises(ValueError, match=r"other: expected the variables \['x', 'y'\], got \['x', 'z'\]"):
+        pair.fidelity(other)

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 import kdmkit as kdm
 from kdmkit.explore import create_app
-from kdmkit.explore.app import _files
-from kdmkit.explore.endpoints import ENDPOINTS, openapi
+from kdmkit.explore.app import _files, openapi
+from kdmkit.explore.endpoints import ENDPOINTS
 from kdmkit.explore.guard import may_be_host
 from kdmkit.explore.page_models import ThreadModels
 

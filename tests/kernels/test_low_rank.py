@@ -199,6 +199,18 @@ def test_mixtures_join_ranks() -> None:
     close(both.log_prob(x), wanted)
 
 
+@pytest.mark.parametrize("kernel", [kdm.RBF(0.7), kdm.RBF.from_metric(real([[2.0, 0.0], [-1.5, 1.2]]))])
+def test_mixtures_of_rbf_and_leaning_components(kernel: kdm.RBF) -> None:
+    parts = (
+        kdm.KDM(normal(2, 2, seed=0), None, kernel),
+        kdm.KDM(normal(3, 2, seed=1), None, kdm.LowRank(1, [[1], [2]])),
+    )
+    x = normal(5, 2, seed=4)
+    wanted = torch.logaddexp(*[part.log_prob(x) for part in parts]) - math.log(2)
+    for order in (parts, parts[::-1]):
+        close(kdm.mix(order).log_prob(x), wanted)
+
+
 def test_a_layer_learns_the_direction() -> None:
     x = normal(400, 2, seed=0, dtype=torch.float32) @ torch.tensor([[1.0, 0.98], [0.0, 0.2]])
     kernel = kdm.LowRank(torch.ones(1, 2), torch.zeros(1, 2, 1))

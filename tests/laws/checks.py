@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 
 import kdmkit as kdm
+from kdmkit.answers import OrderRule
 from kdmkit.distributions.events import CERTAIN, Condition, Event
 from kdmkit.kernels.regions import Interval
 from laws.events import EventMaker, Meaning, can_compare, compare, is_missing, outcome, pair
@@ -43,6 +44,7 @@ class Laws:
             pairs=tuple(pair for pair in law_frame.pairs if set(pair) <= set(known)),
         )
         self.table, self.frame, self.again = table, law_frame, again
+        self.orders = [rule for rule in table.rules_ if isinstance(rule, OrderRule)]
         self.rng = random.Random(seed)
         self.events = EventMaker(self.rng, law_frame)
         #: The last question, for reports.
@@ -324,17 +326,26 @@ class Laws:
     # ---- draws
 
     def violations(self, n: int, *, with_pair: bool = False) -> tuple[int, float, int]:
-        """Draws given a random event: how many, the p-value of the frequencies, and how many violate it."""
+        """Draws given a random event: how many, the p-value of the frequencies, and how many violate it.
+
+        They violate it if they break an order of the table; one order is part of what they are given.
+        """
         meaning = self._drawable(with_pair)
         self.question = f"sample | {meaning.event}"
         drawn = self.table.sample(n, given=meaning.event, random_state=self.rng.randrange(2**31))
-        bad = int((~meaning.holds(drawn)).sum())
+        wrong = ~meaning.holds(drawn)
+        for rule in self.orders:
+            wrong |= rule.broken(self.table.schema_, self.table.schema_.read(drawn).columns)
+        bad = int(wrong.sum())
         if bad:
-            self.question += "\n" + drawn[~meaning.holds(drawn)].head(2).to_string()
-        if with_pair:
+            self.question += "\n" + drawn[wrong].head(2).to_string()
+        if with_pair or len(self.orders) > 1:
             return n, 1.0, bad
         parts = self.events.partition(self.subject())  # type: ignore[arg-type]
-        wanted = np.array([self.p(part.event, meaning.event) for part in parts])
+        given = meaning.event
+        for rule in self.orders:
+            given = given & ~(kdm.col(rule.low) > kdm.col(rule.high))
+        wanted = np.array([self.p(part.event, given) for part in parts])
         got = np.array([part.holds(drawn).sum() for part in parts])
         self.question = f"frequencies {got} {n * wanted} of {[str(p.event) for p in parts]} | {meaning.event}"
         return n, p_value(got, n * wanted), bad

@@ -200,7 +200,7 @@ def _of_level(values: Sequence[Any]) -> Callable[..., Any]:
     )
 
 
-#: Columns that are functions of another one, numbers from a list, and numbers in texts.
+#: Columns that are functions of another one or ordered with it, numbers from a list, and numbers in texts.
 NEWER_MAKERS: dict[str, Maker] = {
     "list of 12": Maker("number", _listed(12)),
     "list of 60": Maker("number", _listed(60)),
@@ -216,6 +216,7 @@ NEWER_MAKERS: dict[str, Maker] = {
     "city": Maker("level", _of_level(["Rome", "Oslo", "Lima", "Bonn"]), "zip"),
     "city with missing": Maker("level", _of_level(["Rome", None, "Lima", "Bonn"]), "zip"),
     "area": Maker("number", _of_level([1.5, 20.25, 3.0]), "zip"),
+    "at least": Maker("number", lambda rng, low: low + rng.integers(0, 40, len(low)), "integers"),
     "band": Maker("level", _bands(["low", "mid", "high", "top"]), "integers"),
     "ordered band": Maker("ordinal", _bands(["low", "mid", "high", "top"], ordered=True), "integers"),
     "band with missing": Maker("level", _bands(["low", "mid", "high", "top"]), "with missing"),

@@ -18,7 +18,7 @@ from laws.frames import MAKERS, MISSING_MAKERS, LawFrame, random_frame
 
 _N_FRAMES = 6
 _NEWER = ["list of 60 with missing", "dollars", "decimal commas", "texts among numbers", "city", "area"]
-_NEWER += ["ordered band", "band with missing", "number of band", "days"]
+_NEWER += ["ordered band", "band with missing", "number of band", "days", "at least"]
 _LAWS = sorted(name.removeprefix("law_") for name in dir(Laws) if name.startswith("law_"))
 pytestmark = pytest.mark.filterwarnings("ignore")
 

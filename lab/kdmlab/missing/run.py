@@ -150,21 +150,18 @@ def _draws_notes(rows: Sequence[Row]) -> list[str]:
 
 
 def _imputation_notes(rows: Sequence[Row], old: Sequence[Row]) -> list[str]:
-    old_errors = {_cell_key(row): row["0.2.0"]["mean"] for row in old}
+    old_errors = {_cell_key(row): row["0.2.0"] for row in old}
     cells, verdicts = [], Counter[str]()
     for dataset, mechanism in dict.fromkeys((row["dataset"], row["mechanism"]) for row in rows):
         some = [row for row in rows if (row["dataset"], row["mechanism"]) == (dataset, mechanism)]
-        means: list[dict[str, float | None]] = [
-            {method: row[method]["mean"] for method in filling.METHODS}
-            | {"0.2.0": old_errors.get(_cell_key(row))}
-            for row in some
-        ]
+        means = [_means(row, old_errors.get(_cell_key(row))) for row in some]
         shown = [_mean_of([mean[method] for mean in means]) for method in (*filling.METHODS, "0.2.0")]
         gains = [_gain(means, method) for method in ("unknown", "0.2.0")]
         verdicts[gains[1][1]] += 1
         cells.append([dataset, mechanism, *shown, *(text for gain in gains for text in gain)])
     text = (
-        "The mean over columns of the error in removed cells: of numbers in standard deviations, of levels "
+        "The mean error in removed cells of the columns that all methods fill in: of numbers in standard "
+        "deviations, of levels "
         'the share that is wrong. Gains are those of `missing="outcome"`, the default, over `"unknown"` and '
         f"over version 0.2.0, ± their standard errors over {SEEDS['imputation']} seeds."
     )
@@ -173,6 +170,19 @@ def _imputation_notes(rows: Sequence[Row], old: Sequence[Row]) -> list[str]:
     counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ("better", "equal", "worse"))
     summary = f"Compared with 0.2.0, outcomes are {counts} by more than the standard error (target: 0 worse)."
     return ["## Imputation", text, markdown_table(header, cells), summary] if rows else []
+
+
+def _means(row: Row, old: Row | None) -> dict[str, float | None]:
+    """By method, the mean error of the columns that all methods fill in."""
+    errors = {method: row[method] for method in filling.METHODS} | ({"0.2.0": old} if old else {})
+    kinds = ("nrmse_by_column", "accuracy_by_column")
+    same = {kind: set.intersection(*(set(error[kind]) for error in errors.values())) for kind in kinds}
+    means: dict[str, float | None] = {"0.2.0": None}
+    for method, error in errors.items():
+        means[method] = filling.mean_error(
+            {kind: {name: error[kind][name] for name in sorted(same[kind])} for kind in kinds}
+        )
+    return means
 
 
 def _cell_key(row: Row) -> tuple[Any, ...]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kdmkit.metrics import boosting_score, dcr_share
 from kdmlab.tables import answers, fits, methods
-from kdmlab.tables.copying import dcr_share
 from kdmlab.tables.data import PAPER, TableData, complete, count, halves, sample_rows
 from kdmlab.tables.detection import c2st, c2st_sdmetrics
 from kdmlab.tables.fits import Fit, Variant
 from kdmlab.tables.imputation import PEERS as IMPUTERS
 from kdmlab.tables.imputation import SHARE, errors, table_imputed
 from kdmlab.tables.others import read
-from kdmlab.tables.prediction import GRID, boosting_auc, table_auc, trained_auc
+from kdmlab.tables.prediction import GRID, table_auc, trained_auc
 
 PartName = Literal["generation", "copying", "prediction", "imputation", "intervals", "queries"]
 BOOSTING = "boosting"
@@ -105,13 +105,15 @@ def generation(job: Job, data: TableData, folder: Path | None) -> dict[str, Any]
 def copying(job: Job, data: TableData, folder: Path | None) -> dict[str, Any]:
     """A model of one half of the training rows: are its rows nearer to that half than to the other?"""
     assert folder is not None
-    return {"dcr_share": dcr_share(fits.synthetic_in(folder), *halves(data.train, job.seed))}
+    synthetic = fits.synthetic_in(folder)
+    real = [complete({name: part[name] for name in synthetic}) for part in halves(data.train, job.seed)]
+    return {"dcr_share": dcr_share(synthetic, *real)}
 
 
 def prediction(job: Job, data: TableData, folder: Path | None) -> dict[str, Any]:
     """AUC of the target given the rest of each test row."""
     if folder is None:
-        return {"auc": boosting_auc(data.train, data.test, data.target, job.seed)}
+        return {"auc": boosting_score(data.train, data.test, data.target, seed=job.seed)}
     return {"auc": table_auc(fits.model_in(folder), data.test, data.target)}
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import roc_auc_score
 
 from kdmkit import KDMTable
+from kdmkit.metrics import level_auc
 from kdmlab.tables.data import Array, count, take
 from kdmlab.tables.frames import frames
 
@@ -20,34 +19,10 @@ GRID = {"max_depth": DEPTHS, "min_child_weight": LEAST_WEIGHTS, "n_estimators": 
 _RATE, _HELD_OUT = 0.1, 1 / 9
 
 
-def auc(labels: Array, probs: Array, levels: Sequence[str]) -> float:
-    """The area under the ROC curve; of several levels the mean over levels, each against the others.
-
-    Args:
-        labels: the true levels, `(n,)`.
-        probs: the probability of every level, `(n, levels)`.
-        levels: their names, in the order of `probs`.
-    """
-    areas = [
-        roc_auc_score(labels == level, probs[:, i])
-        for i, level in enumerate(levels)
-        if 0 < np.mean(labels == level) < 1
-    ]
-    return float(np.mean(areas))
-
-
 def table_auc(table: KDMTable, test: Mapping[str, Array], target: str) -> float:
     """The fitted table asked for the target given all other cells of each row."""
     rest = {name: column for name, column in test.items() if name != target}
-    return auc(test[target], table.predict_proba(rest, target), [str(v) for v in table.levels(target)])
-
-
-def boosting_auc(train: Mapping[str, Array], test: Mapping[str, Array], target: str, seed: int = 0) -> float:
-    """scikit-learn's histogram boosting with default parameters on the same rows."""
-    x, x_test = frames(train, test, leave_out=[target])
-    model = HistGradientBoostingClassifier(categorical_features="from_dtype", random_state=seed)
-    model.fit(x, train[target].astype(str))
-    return auc(test[target], model.predict_proba(x_test), list(model.classes_))
+    return level_auc(test[target], table.predict_proba(rest, target), [str(v) for v in table.levels(target)])
 
 
 def trained_auc(train: Mapping[str, Array], test: Mapping[str, Array], target: str, seed: int = 0) -> float:
@@ -66,9 +41,9 @@ def trained_auc(train: Mapping[str, Array], test: Mapping[str, Array], target: s
     y = np.searchsorted(levels, parts[0][target].astype(str))
     best = max(
         _fits(x, y, x_held, x_test),
-        key=lambda candidate: auc(parts[1][target], candidate[0], levels),
+        key=lambda candidate: level_auc(parts[1][target], candidate[0], levels),
     )
-    return auc(test[target], best[1], levels)
+    return level_auc(test[target], best[1], levels)
 
 
 def _fits(x: Any, y: Array, *others: Any) -> Iterator[list[Array]]:

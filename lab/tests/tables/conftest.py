@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from kdmlab.tables import detection, methods, parts, prediction
+from kdmkit.metrics import boosting_score
+from kdmlab.tables import detection, methods, parts
 from kdmlab.tables.data import PAPER, Rows, TableData
 
-boosting = partial(HistGradientBoostingClassifier, categorical_features="from_dtype", max_iter=10)
+
+def boosting(is_level: list[bool], max_iter: int = 10) -> Any:
+    return HistGradientBoostingClassifier(categorical_features=is_level, max_iter=max_iter, random_state=0)
 
 
 def rows(n: int, seed: int) -> Rows:
@@ -38,6 +42,10 @@ def small_table(monkeypatch: pytest.MonkeyPatch) -> None:
     c2st = partial(detection.c2st, classifier=partial(boosting, max_iter=2))
     monkeypatch.setattr(parts, "c2st", c2st)
     monkeypatch.setattr(parts, "c2st_sdmetrics", lambda real, synthetic, codes: c2st(real, synthetic))
-    monkeypatch.setattr(parts, "trained_auc", prediction.boosting_auc)
+
+    def trained_auc(train: Rows, test: Rows, target: str, seed: int) -> float:
+        return boosting_score(train, test, target, seed=seed)
+
+    monkeypatch.setattr(parts, "trained_auc", trained_auc)
     monkeypatch.setattr("kdmlab.tables.answers.QUESTIONS", 6)
     monkeypatch.setattr("kdmlab.tables.answers._WARM_UP", 2)

@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kdmkit import KDMTable
+from kdmkit.metrics import dcr_share
 from kdmlab import cli, tables
-from kdmlab.tables import answers, copying, fits, methods, parts
+from kdmlab.tables import answers, fits, methods, parts
 from kdmlab.tables.claims import mean_ranks, preferred
 
 from .conftest import rows
@@ -128,18 +129,18 @@ def test_the_command_writes_an_empty_report(tmp_path):
 
 def test_copies_are_nearer_to_the_seen_rows():
     seen, unseen = rows(80, 0), rows(80, 1)
-    assert copying.dcr_share(seen, seen, unseen) == 1
-    assert copying.dcr_share(seen, unseen, seen) == 0
-    assert copying.dcr_share(rows(400, 2), seen, unseen) == pytest.approx(0.5, abs=0.1)
+    assert dcr_share(seen, seen, unseen) == 1
+    assert dcr_share(seen, unseen, seen) == 0
+    assert dcr_share(rows(400, 2), seen, unseen) == pytest.approx(0.5, abs=0.1)
     few = {name: seen[name] for name in ("size", "kind")}
-    assert copying.dcr_share(few, seen, unseen) == 1
+    assert dcr_share(few, seen, unseen) == 1
 
 
-def test_ties_count_one_half_and_rows_with_missing_cells_are_left_out():
+def test_ties_count_one_half_and_missing_cells_differ():
     seen = rows(40, 0)
-    assert copying.dcr_share(seen, seen, seen) == 0.5
+    assert dcr_share(seen, seen, seen) == 0.5
     holes = {**seen, "kind": np.where(np.arange(40) < 20, None, seen["kind"])}
-    assert copying.dcr_share(seen, seen, holes) == 0.75
+    assert dcr_share(seen, seen, holes) == 0.75
 
 
 def test_distances_are_those_of_the_formula():
@@ -152,7 +153,7 @@ def test_distances_are_those_of_the_formula():
 
     nearest = [[min(distance(i, j, other) for j in range(15)) for i in range(20)] for other in (two, three)]
     wanted = np.mean(np.array(nearest[0]) < np.array(nearest[1]))
-    assert copying.dcr_share(one, two, three, block=7) == pytest.approx(wanted)
+    assert dcr_share(one, two, three, block=7) == pytest.approx(wanted)
 
 
 # ---- answers, methods, ranks

@@ -7,7 +7,8 @@ import gzip
 import numpy as np
 import pytest
 
-from kdmlab.tables import data, detection, imputation, others, prediction
+from kdmkit.metrics import boosting_score, level_auc
+from kdmlab.tables import data, detection, imputation, others
 
 from .conftest import boosting, rows
 
@@ -49,14 +50,14 @@ def test_c2st_by_sdmetrics_is_about_ours():
 def test_auc_of_several_levels_is_the_mean_over_levels():
     labels = np.array(["a", "b", "c", "a"], dtype=object)
     right = np.eye(3)[[0, 1, 2, 0]]
-    assert prediction.auc(labels, right, ["a", "b", "c"]) == 1
-    assert prediction.auc(labels, np.ones((4, 3)), ["a", "b", "c"]) == 0.5
+    assert level_auc(labels, right, ["a", "b", "c"]) == 1
+    assert level_auc(labels, np.ones((4, 3)), ["a", "b", "c"]) == 0.5
 
 
 def test_boosting_predicts_what_depends_and_not_what_does_not():
     train, test = rows(400, 0), rows(400, 1)
-    assert prediction.boosting_auc(train, test, "kind") > 0.95
-    assert abs(prediction.boosting_auc(shuffled(train, 0), test, "kind") - 0.5) < 0.15
+    assert boosting_score(train, test, "kind") > 0.95
+    assert abs(boosting_score(shuffled(train, 0), test, "kind") - 0.5) < 0.15
 
 
 def test_removed_cells_are_30_percent_of_the_observed_ones():

@@ -33,6 +33,12 @@ def fit(
             "--types", "--type", help=f"The kind of a column, zip=category; may be repeated. Kinds: {_KINDS}."
         ),
     ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rules", "--rule", help="A rule between columns, 'low <= high'; or none, auto; may be repeated."
+        ),
+    ] = None,
     schema: Annotated[
         Path | None, typer.Option(help="Kinds of columns, as `kdmkit schema` writes them.")
     ] = None,
@@ -55,11 +61,14 @@ def fit(
     from kdmkit import KDMTable, save
 
     with errors_in_one_line(), source(data) as path:
+        if not output.parent.is_dir():  # before the fit, not after it
+            raise ValueError(bad_argument("--output", "a file in a folder that exists", str(output)))
         options: dict[str, Any] = {"n_components": components, "max_epochs": epochs, "max_rows": rows}
         table = KDMTable(
             types=_types(kind or []),
             schema=schema,
             targets=targets or None,
+            rules=_rules(rule or []),
             checkpoint_dir=checkpoint,
             device=device,
             random_state=seed,
@@ -75,6 +84,13 @@ def fit(
     if table.columns_.origin:
         errors.print(table.columns_.origin, highlight=False)
     errors.print(f"fitted in {time.perf_counter() - start:.0f} s, wrote {output}", highlight=False)
+
+
+def _rules(texts: list[str]) -> bool | list[str]:
+    """The rules beside those that the rows keep; "none" alone switches the search off."""
+    if texts == ["none"]:
+        return False
+    return ["auto", *(text for text in texts if text not in ("auto", "none"))] if texts else True
 
 
 def _types(kinds: list[str]) -> dict[str, str] | None:
@@ -109,7 +125,7 @@ def print_schema(
 
 @app.command()
 def describe(model: Model, as_json: AsJson = False) -> None:
-    """Shows the kind of every column, and how columns depend on each other.
+    """Shows the kind of every column, the rules between them, and how columns depend on each other.
 
     Example: kdmkit describe diamonds
     """
@@ -123,9 +139,11 @@ def describe(model: Model, as_json: AsJson = False) -> None:
             {"columns": [a, b], "mutual_information": v, "interval": dependence.interval(a, b)}
             for a, b, v in dependence.pairs()
         ]
-        typer.echo(json.dumps({"columns": columns, "dependence": pairs}))
+        typer.echo(json.dumps({"columns": columns, "rules": table.rules_.config(), "dependence": pairs}))
         return
     console.print(table.columns_)
+    if table.rules_:
+        console.print(table.rules_)
     console.print(dependence)
 
 

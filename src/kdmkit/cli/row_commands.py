@@ -89,6 +89,8 @@ def impute(
 def score(model: Estimator, data: Data, output: Output = STANDARD, keep: Keep = None) -> None:
     """Computes log p of the observed part of each row, which is low for unusual rows.
 
+    It is a natural logarithm, and a density if a continuous column is in the row: compare rows with it.
+
     Example: kdmkit score diamonds new.csv -o scores.csv
     """
     _stream(model, "score", output, data, keep=keep or ())
@@ -122,6 +124,48 @@ def sample(
             raise ValueError("--given-file: expected no --given beside it, got both")
     n = 10 if n is None and given_file is None else n
     _stream(model, "sample", output, n=n, given=given_file or given, hold=hold, random_state=seed)
+
+
+def evaluate(
+    model: Model,
+    data: Annotated[str, typer.Argument(help="The rows of the fit: a CSV or Parquet file.")],
+    holdout: Annotated[
+        Path | None, typer.Option(help="Other rows of the same source: needed to judge privacy and use.")
+    ] = None,
+    synthetic: Annotated[
+        Path | None, typer.Option(help="Rows to judge, of any model; without it, the model draws some.")
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--targets", "--target", help="A column that boosted trees predict; may be repeated."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A page (.html) or the numbers (.json); may be absent."),
+    ] = None,
+    as_json: AsJson = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of draws and samples.")] = 0,
+) -> None:
+    """Reports how synthetic rows compare with real ones: likeness, use, calibration, privacy and rules.
+
+    Example: kdmkit evaluate adult adult.csv --holdout test.csv --target income -o report.html
+    """
+    with errors_in_one_line():
+        if output is not None and output.suffix not in (".html", ".json"):
+            raise ValueError(f"--output: expected a name that ends in .html or .json, got {output}")
+        table = load_table(model)
+        with source(data) as path:
+            report = table.evaluate(
+                path, holdout, synthetic=synthetic, targets=target or None, random_state=seed
+            )
+        if output is not None and output.suffix == ".html":
+            report.to_html(output, title=f"Synthetic rows of {model.stem}")
+        elif output is not None:
+            report.to_json(output)
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        console.print(report)
 
 
 def sql(
@@ -171,4 +215,4 @@ def _stream(model: Path, what: str, output: str, data: str | None = None, **opti
 
 
 #: In the order of the help.
-COMMANDS = (explain, predict, impute, score, sample, sql)
+COMMANDS = (explain, predict, impute, score, sample, evaluate, sql)

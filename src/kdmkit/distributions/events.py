@@ -16,7 +16,7 @@ from typing import Any
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_text import Key, condition_text, quoted_name
-from kdmkit.kernels.region_reading import as_region
+from kdmkit.kernels.region_forms import as_region
 from kdmkit.kernels.regions import (
     Interval,
     Missing,

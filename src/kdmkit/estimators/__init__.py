@@ -5,7 +5,7 @@ from kdmkit.estimators.density import KDMDensity, merge
 from kdmkit.estimators.proportions import KDMProportionClassifier
 from kdmkit.estimators.regression import KDMRegressor
 from kdmkit.estimators.sequence import KDMSequence
-from kdmkit.estimators.table import KDMTable
+from kdmkit.estimators.table import KDMTable, join_tables
 
 __all__ = [
     "KDMClassifier",
@@ -14,5 +14,6 @@ __all__ = [
     "KDMRegressor",
     "KDMSequence",
     "KDMTable",
+    "join_tables",
     "merge",
 ]

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, RowQuestion, openapi
+from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, PageState, RowQuestion
 from kdmkit.explore.guard import ARROW, Guard, RequestError, is_arrow, json_response
 from kdmkit.explore.page_models import Models, ThreadModels
 
@@ -236,3 +236,75 @@ async def _error_response(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return json_response({"error": error.detail}, error.status_code)
     return json_response({"error": f"the server failed: {type(error).__name__}"}, 500)
+
+
+# ---- the document of the API
+
+
+def openapi(version: str) -> dict[str, Any]:
+    """The API as an OpenAPI document."""
+    schemas: dict[str, Any] = {}
+    state = _operation("The models and whether they are ready", _schema(PageState, schemas))
+    paths: dict[str, Any] = {"/api/state": {"get": state}}
+    for endpoint in ENDPOINTS:
+        media = "text/csv" if endpoint.answer is str else "application/json"
+        operation = _operation(endpoint.summary, _schema(endpoint.answer, schemas), media)
+        operation["parameters"] = [
+            {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+        ]
+        if endpoint.body is RowQuestion:
+            operation["parameters"] += _parameters(RowQuestion)
+            rows = {"type": "object", "additionalProperties": {"type": "array"}}
+            stream = {ARROW: {"schema": {"type": "string", "format": "binary"}}}
+            operation["requestBody"] = {"required": True, "content": {**_json(rows), **stream}}
+            operation["responses"]["200"]["content"].update(stream)
+        elif endpoint.body is not None:
+            operation["requestBody"] = {"required": True, "content": _json(_schema(endpoint.body, schemas))}
+        paths[f"/api/models/{{model}}{endpoint.path}"] = {endpoint.method.lower(): operation}
+    error = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "kdmkit explore", "version": version},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {"Problem": {"description": "Refused; the text says why", "content": _json(error)}},
+            "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Kdmkit-Token"}},
+        },
+    }
+
+
+def _parameters(form: type[BaseModel]) -> list[dict[str, Any]]:
+    """The fields of a form as parameters: `what` in the path, the others in the query string."""
+    schema = form.model_json_schema()
+    required = schema.get("required", [])
+    return [
+        {
+            "name": name,
+            "in": "path" if name == "what" else "query",
+            "required": name in required,
+            "schema": field,
+        }
+        for name, field in schema["properties"].items()
+    ]
+
+
+def _operation(summary: str, schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
+    problem = {"$ref": "#/components/responses/Problem"}
+    answer = {"description": "The answer", "content": {media: {"schema": schema}}}
+    return {"summary": summary, "responses": {"200": answer, "4XX": problem, "503": problem}}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _schema(form: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a type; models go into `schemas`, with a reference in their place."""
+    schema = TypeAdapter(form).json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(schema.pop("$defs", {}))
+    if not (isinstance(form, type) and issubclass(form, BaseModel)):
+        return schema
+    schemas[form.__name__] = schema
+    return {"$ref": f"#/components/schemas/{form.__name__}"}

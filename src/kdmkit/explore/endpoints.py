@@ -1,4 +1,4 @@
-"""The API of the page: the forms of requests and answers, the endpoints, and their OpenAPI document.
+"""The API of the page: the forms of requests and answers, and the endpoints.
 
 Requests that do not have one of these forms are refused.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from kdmkit.explore.guard import ARROW
 from kdmkit.kernels import Missing
 
 #: Limits of one request.
@@ -56,16 +55,26 @@ class QuestionCondition(PageRequest):
 
 
 class TableQuestion(PageRequest):
-    """Conditions by column, and the column in question; for draws, the number of rows and the seed."""
+    """Conditions by column, the column in question, and the columns wanted (none: all).
+
+    For draws, the number of rows and the seed.
+    """
 
     given: Annotated[dict[_Text, QuestionCondition], Field(max_length=MOST_COLUMNS)] = {}
     target: _Text | None = None
+    columns: Annotated[list[_Text], Field(max_length=MOST_COLUMNS)] | None = None
     n: Annotated[StrictInt, Field(ge=1, le=MOST_ROWS)] = 10
     seed: _Seed = None
 
     def conditions(self) -> dict[str, Any]:
         conditions = {name: condition.as_given() for name, condition in self.given.items()}
         return {name: value for name, value in conditions.items() if value is not None}
+
+
+class WantedColumns(PageRequest):
+    """Columns by name."""
+
+    columns: Annotated[list[_Text], Field(max_length=MOST_COLUMNS)]
 
 
 class TextQuestion(PageRequest):
@@ -97,6 +106,13 @@ class CsvRow(PageRequest):
 
     csv: Annotated[StrictStr, Field(min_length=1, max_length=MOST_TEXT)]
     row: Annotated[StrictInt, Field(ge=0, lt=MOST_ROWS)] = 0
+
+
+class CsvRows(PageRequest):
+    """CSV with a header line, and the column to predict; none: missing cells are filled in."""
+
+    csv: Annotated[StrictStr, Field(min_length=1, max_length=MOST_TEXT)]
+    target: _Text | None = None
 
 
 class ImagePixels(PageRequest):
@@ -133,7 +149,10 @@ class Card(BaseModel):
 
 
 class ColumnView(BaseModel):
-    """A column. Ordered columns have `bins`, which are ranges; others have `levels`."""
+    """A column. Ordered columns have `bins`, which are ranges; others have `levels`.
+
+    The last columns of a wide table lack `prior`, `bins` and `labels` in the view: `/columns` has them.
+    """
 
     name: str
     kind: str
@@ -144,7 +163,7 @@ class ColumnView(BaseModel):
     bins: list[tuple[Value, Value]] | None
     labels: list[str]
     levels: list[Value] | None
-    prior: Card
+    prior: Card | None
 
 
 class TableView(BaseModel):
@@ -171,6 +190,7 @@ class Marginals(BaseModel):
 
 
 #: The columns with a condition, except those that are fixed to one level.
+SomeColumns = dict[Literal["columns"], list[ColumnView]]
 Conditioned = dict[Literal["cards"], dict[str, Card]]
 
 
@@ -291,18 +311,21 @@ class Endpoint:
 
 
 _MODEL = "The model: its columns with their marginals, or its classes"
+_COLUMNS = "Some columns with their marginals"
 _MARGINALS = "The distribution of every column without a condition, and log p of the conditions"
 _HELD = "The distribution of the columns with a condition, given all conditions"
 _LINKS = "The tree of columns with the strength of every edge"
 _NEXT = "The columns that would tell most about the target"
 _DRAWS = "Complete rows drawn given the conditions"
 _EXPLAIN = "How surprising every cell of a row is"
+_COMPLETED = "Rows of CSV with missing cells filled in, or with predictions and their intervals"
 _ASK = "The answer to a question in the query language"
 _ROWS = "Scores, predictions, probabilities or filled cells of rows"
 _READ = "Class probabilities of an image, and how usual it is"
 
 ENDPOINTS = (
     Endpoint("", _MODEL, "view", TableView | ImageView),
+    Endpoint("/columns", _COLUMNS, "columns_view", SomeColumns, WantedColumns, "table"),
     Endpoint("/marginals", _MARGINALS, "marginals", Marginals, TableQuestion, "table"),
     Endpoint("/held", _HELD, "conditioned", Conditioned, TableQuestion, "table"),
     Endpoint("/links", _LINKS, "links", Links, None, "table"),
@@ -310,77 +333,9 @@ ENDPOINTS = (
     Endpoint("/draws", _DRAWS, "draws", DrawnRows, TableQuestion, "table"),
     Endpoint("/draws.csv", f"{_DRAWS}, as CSV", "draws_csv", str, TableQuestion, "table"),
     Endpoint("/explain", _EXPLAIN, "explain", Explained, CsvRow, "table"),
+    Endpoint("/completed.csv", _COMPLETED, "completed_csv", str, CsvRows, "table"),
     Endpoint("/ask", _ASK, "ask", dict[str, Any], TextQuestion, "table"),
     Endpoint("/rows/{what}", _ROWS, "rows", dict[str, list[Any]], RowQuestion, "table"),
     Endpoint("/read", _READ, "read", ImageReading, ImagePixels, "images"),
     Endpoint("/images", "Images of a label", "draw", DrawnImages, ImageLabel, "images"),
 )
-
-
-def openapi(version: str) -> dict[str, Any]:
-    """The API as an OpenAPI document."""
-    schemas: dict[str, Any] = {}
-    state = _operation("The models and whether they are ready", _schema(PageState, schemas))
-    paths: dict[str, Any] = {"/api/state": {"get": state}}
-    for endpoint in ENDPOINTS:
-        media = "text/csv" if endpoint.answer is str else "application/json"
-        operation = _operation(endpoint.summary, _schema(endpoint.answer, schemas), media)
-        operation["parameters"] = [
-            {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-        ]
-        if endpoint.body is RowQuestion:
-            operation["parameters"] += _parameters(RowQuestion)
-            rows = {"type": "object", "additionalProperties": {"type": "array"}}
-            stream = {ARROW: {"schema": {"type": "string", "format": "binary"}}}
-            operation["requestBody"] = {"required": True, "content": {**_json(rows), **stream}}
-            operation["responses"]["200"]["content"].update(stream)
-        elif endpoint.body is not None:
-            operation["requestBody"] = {"required": True, "content": _json(_schema(endpoint.body, schemas))}
-        paths[f"/api/models/{{model}}{endpoint.path}"] = {endpoint.method.lower(): operation}
-    error = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "kdmkit explore", "version": version},
-        "security": [{"token": []}],
-        "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "responses": {"Problem": {"description": "Refused; the text says why", "content": _json(error)}},
-            "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Kdmkit-Token"}},
-        },
-    }
-
-
-def _parameters(form: type[BaseModel]) -> list[dict[str, Any]]:
-    """The fields of a form as parameters: `what` in the path, the others in the query string."""
-    schema = form.model_json_schema()
-    required = schema.get("required", [])
-    return [
-        {
-            "name": name,
-            "in": "path" if name == "what" else "query",
-            "required": name in required,
-            "schema": field,
-        }
-        for name, field in schema["properties"].items()
-    ]
-
-
-def _operation(summary: str, schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
-    problem = {"$ref": "#/components/responses/Problem"}
-    answer = {"description": "The answer", "content": {media: {"schema": schema}}}
-    return {"summary": summary, "responses": {"200": answer, "4XX": problem, "503": problem}}
-
-
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
-
-
-def _schema(form: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a type; models go into `schemas`, with a reference in their place."""
-    schema = TypeAdapter(form).json_schema(ref_template="#/components/schemas/{model}")
-    schemas.update(schema.pop("$defs", {}))
-    if not (isinstance(form, type) and issubclass(form, BaseModel)):
-        return schema
-    schemas[form.__name__] = schema
-    return {"$ref": f"#/components/schemas/{form.__name__}"}

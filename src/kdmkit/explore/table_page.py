@@ -9,7 +9,6 @@ import json
 import math
 import shlex
 from collections import OrderedDict
-from importlib import import_module
 from typing import Any
 
 from kdmkit._core.checks import bad_argument
@@ -21,20 +20,22 @@ from kdmkit.estimators.table.display import shown as shown_value
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
 from kdmkit.explore.endpoints import (
-    MOST_COLUMNS,
-    MOST_ROWS,
-    MOST_ROWS_OF_BODY,
     CsvRow,
+    CsvRows,
     RowQuestion,
     TableQuestion,
     TextQuestion,
+    WantedColumns,
 )
+from kdmkit.explore.row_bodies import as_csv, as_stream, in_json, read_arrow, read_columns, read_csv
 from kdmkit.kernels import Missing
 
 # The largest number of bins, the largest number of ordered levels without bins, the tails outside the bins.
 _BINS, _LISTED, _TAIL = 48, 12, 0.001
 # The largest number of bins of an ordered column with levels.
 _LEVEL_BINS = 128
+# Columns of a view that have their distribution; those of others are asked for.
+_WHOLE = 24
 # The number of cached answers.
 _CACHED = 256
 # Cells are marked if at most this share of values would be as surprising.
@@ -57,9 +58,9 @@ class TableModel:
     def __init__(self, name: str, table: KDMTable, path: str | None = None) -> None:
         self.name, self.table, self.path = name, table, path
         self._cache: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        prior = table.marginals()
-        self.bins = {name: _bins(answer) for name, answer in prior.items()}
-        self._prior = {name: self._card(answer) for name, answer in prior.items()}
+        self._prior = table.marginals()
+        self._bins: dict[str, tuple[tuple[Any, Any], ...] | None] = {}
+        self._columns: dict[str, dict[str, Any]] = {}
         self._links: dict[str, Any] | None = None
 
     # ---- views
@@ -70,15 +71,28 @@ class TableModel:
             "kind": self.kind,
             "name": self.name,
             "rows": int(self.table.n_samples_seen_),
-            "columns": [self._column(name) for name in self._prior],
+            "columns": [
+                self._column(name) if i < _WHOLE else self._brief(name) for i, name in enumerate(self._prior)
+            ],
             "left_out": [name for name in columns if name not in self._prior],
             "targets": list(self.table.targets_),
         }
 
-    def _column(self, name: str) -> dict[str, Any]:
-        column, bins = self.table.schema_.columns[name], self.bins[name]
-        values = column.codec.levels or ()
-        shown_bins = () if bins is None else _adjacent(bins)
+    def columns_view(self, question: WantedColumns) -> dict[str, Any]:
+        """Some columns with their marginals: those of wide tables are made when they are asked for."""
+        wanted = [self.table.schema_.modelled_column("columns", name).name for name in question.columns]
+        return {"columns": [self._column(name) for name in wanted]}
+
+    def bins_of(self, name: str) -> tuple[tuple[Any, Any], ...] | None:
+        """The bins of a column; None if its levels are listed instead."""
+        if name not in self._bins:
+            self._bins[name] = _bins(self._prior[name])
+        return self._bins[name]
+
+    def _brief(self, name: str) -> dict[str, Any]:
+        """A column without its distribution."""
+        column = self.table.schema_.columns[name]
+        levels = [] if column.codec.ordered else [plain(value) for value in column.codec.levels or ()]
         return {
             "name": name,
             "kind": column.kind,
@@ -86,15 +100,28 @@ class TableModel:
             "missing": f"{column.missing:.1%}",
             "can_be_missing": column.can_miss,
             "ordered": column.codec.ordered,
-            "bins": None if bins is None else [[plain(low), plain(high)] for low, high in shown_bins],
-            "labels": [as_text(v) for v in values] if bins is None else _labels(shown_bins),
-            "levels": [plain(v) for v in values] if bins is None else None,
-            "prior": self._prior[name],
+            "bins": None,
+            "labels": [],
+            "levels": levels or None,
+            "prior": None,
         }
+
+    def _column(self, name: str) -> dict[str, Any]:
+        if name not in self._columns:
+            bins, values = self.bins_of(name), self.table.schema_.columns[name].codec.levels or ()
+            shown_bins = () if bins is None else _adjacent(bins)
+            self._columns[name] = {
+                **self._brief(name),
+                "bins": None if bins is None else [[plain(low), plain(high)] for low, high in shown_bins],
+                "labels": [as_text(v) for v in values] if bins is None else _labels(shown_bins),
+                "levels": [plain(v) for v in values] if bins is None else None,
+                "prior": self._card(self._prior[name]),
+            }
+        return self._columns[name]
 
     def _card(self, answer: Answer) -> dict[str, Any]:
         name, codec = answer.column, self.table.schema_.columns[answer.column].codec
-        bins = self.bins[name]
+        bins = self.bins_of(name)
         numbers = {
             "mean": shown(answer.mean) if codec.numeric else None,
             "interval": [shown(end) for end in answer.interval(0.9)] if codec.ordered else None,
@@ -118,7 +145,8 @@ class TableModel:
             self._cache.move_to_end(key)
             return self._cache[key]
         given = self._given(question)
-        free = [name for name in self._prior if name not in given]
+        wanted = self._prior.keys() if question.columns is None else {*question.columns}
+        free = [name for name in self._prior if name not in given and name in wanted]
         answers = self.table.marginals(given, free)
         answer = next(iter(answers.values())) if answers else self.table.query(CERTAIN, given)
         probability = (
@@ -142,7 +170,7 @@ class TableModel:
         """Cards of the columns with a condition, except those that are fixed to one level."""
         given = {n: value for n, value in self._given(question).items() if value is not Missing}
         names = [name for name in self._prior if name in given]
-        several = [n for n in names if self.bins[n] is not None or isinstance(given[n], tuple | list)]
+        several = [n for n in names if self.bins_of(n) is not None or isinstance(given[n], tuple | list)]
         answers = self.table.marginals(self._given(question), several) if several else {}
         return {"cards": {name: self._card(answer) for name, answer in answers.items()}}
 
@@ -210,39 +238,51 @@ class TableModel:
 
     def ask(self, question: TextQuestion) -> dict[str, Any]:
         """The answer to a question in the query language."""
-        reply: dict[str, Any] = _in_json(self.table.query(question.query).to_dict())
+        reply: dict[str, Any] = in_json(self.table.query(question.query).to_dict())
         return reply
 
     def rows(self, question: RowQuestion, content: bytes, arrow: bool) -> bytes | dict[str, list[Any]]:
         """Answers about rows, in the form of the rows: Arrow or columns of JSON."""
-        rows = _read_arrow(content) if arrow else _read_columns(content)
-        if rows.num_rows > MOST_ROWS_OF_BODY or rows.num_columns > MOST_COLUMNS:
-            wanted = f"at most {MOST_ROWS_OF_BODY:,} rows and {MOST_COLUMNS:,} columns"
-            raise ValueError(bad_argument("rows", wanted, f"{rows.num_rows:,} × {rows.num_columns:,}"))
+        rows = read_arrow(content) if arrow else read_columns(content)
         (answers,) = self.table.stream(question.what, [rows], **question.options())
-        if not arrow:
-            return {name: _in_json(cells) for name, cells in answers.to_pydict().items()}
-        stream = io.BytesIO()
-        with _arrow().ipc.new_stream(stream, answers.schema) as writer:
-            writer.write_table(answers)
-        return stream.getvalue()
+        return as_stream(answers) if arrow else {n: in_json(v) for n, v in answers.to_pydict().items()}
 
     def explain(self, question: CsvRow) -> dict[str, Any]:
         """The cells of a row of CSV, the most surprising first."""
-        rows = _read_csv(question.csv)
+        rows = self._csv_rows(question.csv)
         if not 0 <= question.row < rows.num_rows:
             wanted = f"one of the {rows.num_rows} rows of the CSV"
             raise ValueError(bad_argument("row", wanted, f"row {question.row + 1}"))
+        cells = self.table.explain(self._modelled(rows.slice(question.row, 1)))
+        return {"n_rows": rows.num_rows, "cells": [_cell(cell) for cell in cells]}
+
+    def completed_csv(self, question: CsvRows) -> str:
+        """The rows with missing cells filled in, or with predictions of a column and their intervals."""
+        rows = self._csv_rows(question.csv)
+        options: dict[str, Any] = {}
+        if question.target is not None:
+            ordered = self.table.schema_.modelled_column("target", question.target).codec.ordered
+            options = {"target": question.target} | ({"interval": 0.9} if ordered else {})
+        what = "impute" if question.target is None else "predict"
+        (answers,) = self.table.stream(what, [self._modelled(rows)], **options)
+        columns = dict(zip(rows.column_names, rows.columns, strict=True))
+        for name, column in zip(answers.column_names, answers.columns, strict=True):
+            columns[f"predicted {name}" if what == "predict" else name] = column
+        return as_csv(columns)
+
+    def _csv_rows(self, text: str) -> Any:
+        rows = read_csv(text)
         names = rows.column_names
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(bad_argument("csv", "columns of different names", f"{twice!r} twice"))
-        modelled = [name for name in names if name in self._prior]
-        if not modelled:
+        if not any(name in self._prior for name in names):
             wanted = f"a header line with columns of the table ({', '.join(list(self._prior)[:4])}, …)"
             raise ValueError(bad_argument("csv", wanted, ", ".join(names)[:200]))
-        cells = self.table.explain(rows.slice(question.row, 1).select(modelled))
-        return {"n_rows": rows.num_rows, "cells": [_cell(cell) for cell in cells]}
+        return rows
+
+    def _modelled(self, rows: Any) -> Any:
+        return rows.select([name for name in rows.column_names if name in self._prior])
 
 
 def _bins(answer: Answer) -> tuple[tuple[Any, Any], ...] | None:
@@ -281,64 +321,6 @@ def _cell(cell: Any) -> dict[str, Any]:
         "surprising": cell.probability <= _SURPRISING,
         "known": plain(cell.value),
     }
-
-
-def _arrow() -> Any:
-    try:
-        return import_module("pyarrow")
-    except ImportError as error:
-        raise ValueError("rows need: pip install 'kdmkit[table]'") from error
-
-
-def _read_arrow(content: bytes) -> Any:
-    arrow = _arrow()
-    try:
-        with arrow.ipc.open_stream(content) as reader:
-            rows = reader.read_all()
-        rows.validate(full=True)
-    except (arrow.ArrowException, OSError) as error:
-        raise ValueError(bad_argument("body", "a stream of Arrow", str(error)[:200])) from error
-    return rows
-
-
-def _read_columns(content: bytes) -> Any:
-    arrow, wanted = _arrow(), 'columns of cells as JSON: {"price": [1.5, null]}'
-    try:
-        columns = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(bad_argument("body", wanted, str(error)[:200])) from error
-    if not isinstance(columns, dict) or not all(isinstance(cells, list) for cells in columns.values()):
-        raise ValueError(bad_argument("body", wanted, type(columns).__name__))
-    try:
-        return arrow.table(columns)
-    except (arrow.ArrowException, OverflowError) as error:
-        raise ValueError(bad_argument("body", wanted, str(error)[:200])) from error
-
-
-def _in_json(value: Any) -> Any:
-    """A value in the types of JSON; infinite numbers and NaN are null."""
-    if isinstance(value, dict):
-        return {str(key): _in_json(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_in_json(part) for part in value]
-    value = plain(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _read_csv(text: str) -> Any:
-    arrow, reader = _arrow(), import_module("pyarrow.csv")
-    options = reader.ReadOptions(use_threads=False, block_size=1 << 20)
-    try:
-        rows = reader.read_csv(io.BytesIO(text.encode()), read_options=options)
-    except arrow.ArrowInvalid as error:
-        raise ValueError(bad_argument("csv", "a header line and rows", str(error)[:200])) from error
-    if not rows.num_rows:
-        raise ValueError(bad_argument("csv", "a header line and at least one row", "no row"))
-    if rows.num_rows > MOST_ROWS:
-        raise ValueError(bad_argument("csv", f"at most {MOST_ROWS:,} rows", f"{rows.num_rows:,}"))
-    return rows
 
 
 # ---- values as texts

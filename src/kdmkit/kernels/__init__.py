@@ -4,7 +4,8 @@ from kdmkit.kernels.alternatives import Alternatives
 from kdmkit.kernels.arcs import Arc
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth, typical_distance
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.empirical import QuantileNormal, Resolution, find_atoms
+from kdmkit.kernels.calculus.empirical import Resolution, find_atoms
+from kdmkit.kernels.calculus.transforms import QuantileNormal
 from kdmkit.kernels.categorical import Categorical, Coded
 from kdmkit.kernels.compact import Epanechnikov, Tricube
 from kdmkit.kernels.composed import Composed

@@ -13,7 +13,7 @@ from kdmkit._core.logspace import log_add, log_normalize
 from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.measured import Measured
-from kdmkit.kernels.region_tensors import Bounds
+from kdmkit.kernels.region_forms import Bounds
 from kdmkit.kernels.regions import Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import LogSum, Lookup, Score, Sum, Term

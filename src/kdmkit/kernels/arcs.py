@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.transforms import as_float64, ends_inside
+from kdmkit.kernels.measured import Around
 from kdmkit.kernels.periodic import Periodic
-from kdmkit.kernels.region_tensors import Bounds
+from kdmkit.kernels.region_forms import Bounds
 from kdmkit.kernels.regions import Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import LogSum, Lookup, Sum, Term

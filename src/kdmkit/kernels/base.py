@@ -14,7 +14,7 @@ from torch.distributions.constraints import Constraint, real_vector
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating, is_integer
 from kdmkit._core.tensors import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.region_tensors import stack_packed
+from kdmkit.kernels.region_forms import stack_packed
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term
 from kdmkit.ops.terms import whole
@@ -37,6 +37,8 @@ class Kernel(nn.Module, ABC):
     discrete: ClassVar[bool]
     #: Whether the kernel's density has a mean, a variance and a distribution function in every dimension.
     is_continuous: ClassVar[bool] = False
+    #: Whether the kernel's density is a product over dimensions, perhaps in other coordinates.
+    is_product: ClassVar[bool] = False
     #: Whether the kernel's density has a mean.
     has_moments: ClassVar[bool] = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.

@@ -25,7 +25,7 @@ from kdmkit._core.tensors import broadcast
 from kdmkit.kernels.bandwidth import requires_gradient
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
-from kdmkit.kernels.region_tensors import first_occurrences, pack_codes
+from kdmkit.kernels.region_forms import first_occurrences, pack_codes
 from kdmkit.kernels.regions import NOTHING, WHOLE, OneOf, Region
 from kdmkit.ops import Lookup, Score, Term
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeGuard
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth
@@ -35,14 +35,12 @@ class NormalCells(NamedTuple):
         width: of the interval; 0 for a point.
         log_slope: log|T′(x)| at a point; 0 for an interval.
         atom: 1 + the number of the atom, or 0.
-        is_dense: whether the event has a density or a mass beside that of an atom.
     """
 
     middle: Float[Tensor, " n"]
     width: Float[Tensor, " n"]
     log_slope: Float[Tensor, " n"]
     atom: Int[Tensor, " n"]
-    is_dense: Bool[Tensor, " n"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class NormalForm:
         has_mass = (middle >= self.low) & (middle <= self.high) & ((width > 0) | (self.grid is None))
         if not bool(torch.where(is_dense, has_mass, atom > 0).all()):
             return None
-        return NormalCells(middle, width, slope, atom, is_dense)
+        return NormalCells(middle, width, slope, atom)
 
     def _dense(self, x: Float[Tensor, " n"]) -> tuple[Tensor, Tensor, Tensor]:
         """Middles, widths and log-slopes."""

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.logspace import log_add, log_normalize
 from kdmkit._core.tensors import at_least_float32, broadcast
-from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import read_codes
 from kdmkit.kernels.cosine import LABEL_SMOOTHING
-from kdmkit.kernels.measured import Measured
-from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
+from kdmkit.kernels.measured import Around, Measured
+from kdmkit.kernels.region_forms import Bounds, unpack_intervals
 from kdmkit.kernels.regions import OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import LogSum, Lookup, Restricted, Score, Sum, Term

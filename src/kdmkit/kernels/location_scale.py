@@ -156,6 +156,7 @@ class LocationScale(Continuous, ABC):
     """
 
     has_rsample: ClassVar[bool] = True
+    is_product: ClassVar[bool] = True
 
     #: log of 1/∫ g(u) du.
     unit_log_norm: ClassVar[float]
@@ -243,7 +244,7 @@ class LocationScale(Continuous, ABC):
             return self
         return self.with_bandwidth(self.bandwidth.mapped(lambda value: value[..., index, :]))
 
-    def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
+    def joined(self, other: Kernel, sizes: tuple[int, int]) -> Continuous:
         if not isinstance(other, type(self)):
             self._cannot(f"one of the class {type(other).__name__}, which the other density has")
         value = self.bandwidth.value
@@ -285,8 +286,7 @@ class LocationScale(Continuous, ABC):
         if not self.per_component:
             return Score(block, query, components, (scale,))
         # Blocks slice the components: the scales of components are columns beside them.
-        shape = broadcast(scale.shape, components.shape)
-        return Score(block, query, torch.cat([components.expand(shape), scale.expand(shape)], -1))
+        return Score(block, query, torch.cat(torch.broadcast_tensors(components, scale), -1))
 
     def centres_and_scales(
         self, components: Tensor, parameters: Sequence[Tensor], d: int

@@ -119,6 +119,15 @@ class LowRank(Continuous):
         # Rounding apart, what is left is at least the smallest eigenvalue.
         return cls.from_std(torch.maximum(rest, values[..., :1]).sqrt(), factors, **options)
 
+    @classmethod
+    def from_rbf(cls, kernel: RBF, d: int) -> LowRank:
+        """The same kernel of events `(d,)`: its factors are 0, or those of its metric."""
+        metric = kernel.metric
+        if metric is None:
+            return cls(kernel.sigma.detach(), torch.zeros(d, 1))
+        inverse = torch.linalg.inv(metric.detach())
+        return cls.from_covariance(0.5 * inverse @ inverse.mT)
+
     # ---- parameters
 
     @property
@@ -171,6 +180,8 @@ class LowRank(Continuous):
         return _made(bandwidth, self.factors[index] if self.factors.ndim == 3 else self.factors)
 
     def joined(self, other: Kernel, sizes: tuple[int, int]) -> LowRank:
+        if isinstance(other, RBF):
+            other = LowRank.from_rbf(other, self.factors.shape[-2])
         if not isinstance(other, LowRank):
             self._cannot(f"one of the class {type(other).__name__}, which the other density has")
         rank, parts = max(self.rank, other.rank), []

@@ -1,19 +1,22 @@
-"""Kernels of numbers, which have masses of intervals."""
+"""Kernels of numbers, which have masses of intervals, and kernels around such a kernel."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.logspace import log_normalize, safe_logsumexp
+from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.region_tensors import Bounds, float_ends, pack_intervals, unpack_intervals
+from kdmkit.kernels.calculus.transforms import exact_buffers
+from kdmkit.kernels.region_forms import Bounds, float_ends, pack_intervals, unpack_intervals
 from kdmkit.kernels.regions import NOTHING, WHOLE, Interval, Region
 from kdmkit.ops import LogSum, Lookup, Term
 from kdmkit.ops.terms import InDtype, common_dtype, whole
@@ -134,3 +137,71 @@ def _closed_ends(piece: Interval) -> tuple[float, float]:
     low, high = float_ends(piece)
     low = math.nextafter(low, math.inf) if piece.above and low > -math.inf else low
     return low, math.nextafter(high, -math.inf) if piece.below and high < math.inf else high
+
+
+class Around(Measured, ABC):
+    """A density of numbers made of that of an inner kernel, which has the bandwidth.
+
+    Components are those of the inner kernel, or hold them. Buffers keep their dtype if the kernel is
+    converted: an atom of 0.1 that was rounded to float32 would differ from the 0.1 of a float64 column.
+    """
+
+    has_moments: ClassVar[bool] = True
+    components_are_events: bool = False
+    kernel: Kernel
+
+    @abstractmethod
+    def around(self, kernel: Kernel) -> Around:
+        """The same around another kernel."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        with exact_buffers(self):
+            return super()._apply(fn, recurse=recurse)
+
+    # ---- parameters
+
+    @cached_property
+    def batch_shape(self) -> torch.Size:
+        return self.kernel.batch_shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Around:
+        return self.around(self.kernel.arranged(place)) if self.batch_shape else self
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        return self.kernel.learned_bandwidth
+
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
+        """Sets the inner bandwidth, from the distances of components in its space."""
+        self.kernel.initialize_bandwidth(components, sigma, distance=distance)
+
+    def same_family(self, other: Kernel) -> bool:
+        return type(self) is type(other) and self.kernel.same_family(other.kernel)
+
+    # ---- masses and moments
+
+    def pack(
+        self, argument: str, region: Region, event_shape: torch.Size, device: torch.device | None = None
+    ) -> Float[Tensor, "*lead p"]:
+        inner = self.kernel
+        while isinstance(inner, Around):
+            inner = inner.kernel
+        return inner.pack(argument, region, event_shape, device)
+
+    def _mass_below(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
+        """F_j(x) by the masses of intervals, which are precise in both tails, for events of shape `(1,)`."""
+        high = x[..., None, None]
+        term = self.interval_term(torch.full_like(high, -torch.inf), high, components)
+        return whole(term.prepared()).squeeze(-2).exp().to(common_dtype((x, components)))
+
+    def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and the variance of each component. A subclass defines this, or both of them."""
+        return self.mean(components), self.variance(components)
+
+    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        return self.moments(components)[0]
+
+    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        return self.moments(components)[1]

@@ -26,7 +26,7 @@ from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_ar
 from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
 from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.measured import Measured
-from kdmkit.kernels.region_tensors import Bounds, codes_in, float_ends
+from kdmkit.kernels.region_forms import Bounds, codes_in, float_ends
 from kdmkit.kernels.regions import NOTHING, WHOLE, Interval, Region, interval, union
 from kdmkit.ops import Score, Term
 from kdmkit.ops.terms import InDtype, score_dtype

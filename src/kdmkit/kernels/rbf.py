@@ -24,7 +24,7 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.normal import anchored_log_mass, anchored_log_overlap
 from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
-from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.location_scale import Continuous, LocationScale
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import SquaredDistance, Term
 from kdmkit.ops.terms import score_dtype
@@ -155,7 +155,11 @@ class RBF(LocationScale, FeatureMap):
                 ..., rest
             ] + moved
 
-    def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
+    def joined(self, other: Kernel, sizes: tuple[int, int]) -> Continuous:
+        from kdmkit.kernels.low_rank import LowRank  # not above: that module imports this one
+
+        if isinstance(other, LowRank):
+            return LowRank.from_rbf(self, other.factors.shape[-2]).joined(other, sizes)
         metric, others = self.metric, other.metric if isinstance(other, RBF) else None
         if metric is None and others is None:
             return super().joined(other, sizes)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_event, check_number
 from kdmkit._core.runtime import only_reverse_mode
-from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import panel_sums
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
+from kdmkit.kernels.measured import Around
+from kdmkit.kernels.region_forms import Bounds, unpack_intervals
 from kdmkit.kernels.regions import Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed

@@ -14,12 +14,11 @@ from torch.distributions.transforms import AffineTransform, ExpTransform, Sigmoi
 
 from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.tensors import at_least_float32
-from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.empirical import QuantileNormal
 from kdmkit.kernels.calculus.integrals import PANELS, argmax, density_moments
-from kdmkit.kernels.calculus.transforms import Change, as_float64, ends_inside
+from kdmkit.kernels.calculus.transforms import Change, QuantileNormal, as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.measured import Around
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.truncated import Truncated, check_per_dimension

@@ -14,12 +14,12 @@ from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event
 from kdmkit._core.runtime import only_reverse_mode
-from kdmkit.kernels.around import Around
 from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import PANELS, density_moments, even_panels, panels_with, sum_last
 from kdmkit.kernels.calculus.transforms import as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.measured import Around
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import Term

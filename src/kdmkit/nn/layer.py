@@ -7,6 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypedDict, cast
 
 import torch
@@ -90,12 +91,17 @@ class LayerOptions(TypedDict, total=False):
 
 
 class ComponentStore(nn.Module, Mapping[str, Tensor]):
-    """A mapping from variable to components `(m, *event)`: parameters for vectors, buffers for codes."""
+    """A mapping from variable to components `(m, *event)`: parameters for vectors, buffers for codes.
+
+    Args:
+        shared: by variable, another one whose components it has.
+    """
 
     def __init__(
         self,
         variables: Sequence[Variable],
         n_components: int,
+        shared: Mapping[str, str],
         *,
         trainable: bool,
         dtype: torch.dtype,
@@ -103,9 +109,11 @@ class ComponentStore(nn.Module, Mapping[str, Tensor]):
         generator: torch.Generator | None,
     ) -> None:
         super().__init__()
-        self._names = [variable.name for variable in variables]
+        self._owners = {variable.name: shared.get(variable.name, variable.name) for variable in variables}
         for variable in variables:
             name = variable.name
+            if name in shared:
+                continue
             if hasattr(self, name):
                 raise ValueError(bad_argument("name", "one that no attribute of a module has", repr(name)))
             shape = (n_components, *variable.kernel.component_shape(variable.shape))
@@ -116,15 +124,13 @@ class ComponentStore(nn.Module, Mapping[str, Tensor]):
                 self.register_buffer(name, torch.zeros(shape, dtype=torch.int64, device=device))
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._names:
-            raise KeyError(name)
-        return cast("Tensor", getattr(self, name))
+        return cast("Tensor", getattr(self, self._owners[name]))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._owners)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._owners)
 
     __hash__ = nn.Module.__hash__
 
@@ -151,6 +157,8 @@ class KDMLayer(nn.Module, ABC):
     variables: dict[str, Variable]
     components: ComponentStore
     _is_initialized: bool = False
+    # By variable, another one whose components and kernel it has.
+    _shared: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -179,7 +187,7 @@ class KDMLayer(nn.Module, ABC):
 
     def kernel(self, variable: str) -> Kernel:
         """The kernel of a variable."""
-        return cast("Kernel", self.kernels[variable])
+        return cast("Kernel", self.kernels[self._shared.get(variable, variable)])
 
     def _build(
         self,
@@ -202,7 +210,9 @@ class KDMLayer(nn.Module, ABC):
         self.variables = {variable.name: variable for variable in variables}
         settings: Any = {"dtype": dtype, "device": device, "generator": generator}
         with in_memory("n_components", n_components):
-            self.components = ComponentStore(variables, n_components, trainable=train_components, **settings)
+            self.components = ComponentStore(
+                variables, n_components, self._shared, trainable=train_components, **settings
+            )
         for v in variables:
             if v.kernel.has_density:
                 v.kernel.check_components(f"kernel of {v.name!r}", self.components[v.name])
@@ -211,7 +221,7 @@ class KDMLayer(nn.Module, ABC):
                     "one without gradients of its own (layers train bandwidths that start at given values)"
                 )
                 raise ValueError(bad_argument(f"kernel of {v.name!r}", wanted, repr(v.kernel)))
-        kernels = {v.name: copy.deepcopy(v.kernel) for v in variables}
+        kernels = {v.name: copy.deepcopy(v.kernel) for v in variables if v.name not in self._shared}
         for kernel in kernels.values():
             for parameter in kernel.parameters():
                 # An infinite parameter (a Categorical kernel without smoothing) cannot be trained.

@@ -37,11 +37,17 @@ class TreeLayer(KDMLayer):
 
     `initialize` learns the tree and places the components; `kdmkit.training.fit_tree` trains.
 
+    Nodes of `parents` that are no variable are latent: they have an index and no column, and the posterior of
+    the index is `tree().node_probs(node, …)`. Nodes may share tables, and variables their components and
+    kernels: so a hidden Markov model is a tree (`ChainLayer` serves long sequences).
+
     Args:
         variables: one for each column.
         n_components: k, of every variable.
         parents: by variable, its parent; None for the root. If `parents` is None, `initialize` learns the
             tree, and until then the variables form a chain.
+        shared_edges: by node, another node whose table p(z | z_parent) it has.
+        shared_variables: by variable, another one whose components and kernel it has.
         options: as of `JointLayer`.
 
     >>> import kdmkit as kdm
@@ -63,6 +69,8 @@ class TreeLayer(KDMLayer):
         n_components: int = 128,
         *,
         parents: Mapping[str, str | None] | None = None,
+        shared_edges: Mapping[str, str] | None = None,
+        shared_variables: Mapping[str, str] | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
@@ -72,6 +80,10 @@ class TreeLayer(KDMLayer):
         names = [variable.name for variable in variables]
         chain: dict[str, str | None] = dict(zip(names, [None, *names], strict=False))
         self._topology = _topology(names, chain if parents is None else parents)
+        nodes = [] if parents is None else list(self._topology.nodes[1:])
+        self._shared_edges = _check_shared("shared_edges", shared_edges, nodes)
+        self._shared = _check_shared("shared_variables", shared_variables, names)
+        _check_alike(self._shared, {variable.name: variable for variable in variables})
         self._build(variables, n_components, **options)
 
     @property
@@ -80,7 +92,7 @@ class TreeLayer(KDMLayer):
 
     def _make_weights(self, start: Tensor, *, trainable: bool) -> None:
         self.root_logits = nn.Parameter(start, requires_grad=trainable)
-        edges = start.new_zeros(len(self._topology.nodes) - 1, len(start), len(start))
+        edges = start.new_zeros(len(self._edge_owners), len(start), len(start))
         self.edge_logits = nn.Parameter(edges, requires_grad=trainable)
 
     @property
@@ -89,6 +101,21 @@ class TreeLayer(KDMLayer):
         nodes, above = self._topology.nodes, self._topology.parents
         return {name: None if up < 0 else nodes[up] for name, up in zip(nodes, above, strict=True)}
 
+    @property
+    def latent_nodes(self) -> tuple[str, ...]:
+        """The nodes that have no variable."""
+        return tuple(name for name in self._topology.nodes if name not in self.variables)
+
+    @property
+    def shares_parts(self) -> bool:
+        """Whether nodes share tables, or variables their components."""
+        return bool(self._shared_edges or self._shared)
+
+    @property
+    def _edge_owners(self) -> list[str]:
+        """The nodes whose tables are parameters."""
+        return [name for name in self._topology.nodes[1:] if name not in self._shared_edges]
+
     # ---- the distribution
 
     def edge_probs(self) -> Float[Tensor, "n_edges k k"]:
@@ -96,7 +123,11 @@ class TreeLayer(KDMLayer):
         free = torch.softmax(self.edge_logits, -1)
         # Filled on the device: a CUDA graph cannot hold a copy from the host.
         even = torch.full((), 1 / self.n_components, dtype=free.dtype, device=free.device)
-        return torch.lerp(free, even, _EDGE_FLOOR)
+        probs = torch.lerp(free, even, _EDGE_FLOOR)
+        if not self._shared_edges:
+            return probs
+        tables = dict(zip(self._edge_owners, probs.unbind(0), strict=True))
+        return torch.stack([tables[self._shared_edges.get(n, n)] for n in self._topology.nodes[1:]])
 
     @torch.no_grad()
     def state_probs(self, edges: Float[Tensor, "n_edges k k"] | None = None) -> Float[Tensor, "v k"]:
@@ -139,7 +170,7 @@ class TreeLayer(KDMLayer):
             scores: of all variables (`TreeCells`).
             edges: `edge_probs()`.
         """
-        by_node = [scores.by_name[name] for name in self._topology.nodes]
+        by_node = [scores.by_name.get(name) for name in self._topology.nodes]
         return log_total(self._states(edges), by_node, scores.total_top())
 
     def row_log_conditional(
@@ -151,7 +182,7 @@ class TreeLayer(KDMLayer):
             scores, edges: as in `row_log_prob`. If the target is missing in a row, the second is 0.
             target: a variable.
         """
-        by_node = [scores.by_name[name] if name != target else None for name in self._topology.nodes]
+        by_node = [scores.by_name.get(name) if name != target else None for name in self._topology.nodes]
         beta, shift = self._states(edges).collect(by_node, self._topology.node_of[target])
         score = scores.by_name[target]
         together = safe_logsumexp(beta + (score.expanded() if isinstance(score, Indexed) else score))
@@ -172,7 +203,9 @@ class TreeLayer(KDMLayer):
 
         New levels begin as rare as the rarest level of their component.
         """
-        larger = TreeLayer(variables, self.n_components, parents=self.parents).to(self.weight_logits)
+        shared: Any = {"shared_edges": self._shared_edges, "shared_variables": self._shared}
+        larger = TreeLayer(variables, self.n_components, parents=self.parents, **shared)
+        larger = larger.to(self.weight_logits)
         state = self.state_dict()
         for name, new in larger.state_dict().items():
             old = state[name]
@@ -223,7 +256,11 @@ class TreeLayer(KDMLayer):
             )
             topology = _topology(list(self.variables), parents)
         rows = choose_rows(data, masks, self.n_components, weights, generator)
-        starts = {v.name: start_components(v, data[v.name].cpu(), masks.get(v.name), rows) for v in variables}
+        starts = {
+            v.name: start_components(v, data[v.name].cpu(), masks.get(v.name), rows)
+            for v in variables
+            if v.name not in self._shared
+        }
         self._topology = topology
         for name, start in starts.items():
             if start is not None:
@@ -232,8 +269,7 @@ class TreeLayer(KDMLayer):
         self._is_initialized = True
         self.root_logits.zero_()
         independent = frozenset() if learned is None else learned.independent
-        children = list(self.parents)[1:]
-        self.edge_logits.copy_(start_edges(children, self.n_components, generator, independent))
+        self.edge_logits.copy_(start_edges(self._edge_owners, self.n_components, generator, independent))
         return self
 
     def _checked(
@@ -276,6 +312,8 @@ class TreeLayer(KDMLayer):
             # Pairs, since edges are in this order.
             "parents": [list(pair) for pair in self.parents.items()],
             "learns_tree": self._learns_tree,
+            **({"shared_edges": dict(self._shared_edges)} if self._shared_edges else {}),
+            **({"shared_variables": dict(self._shared)} if self._shared else {}),
             **self._common_config(),
         }
 
@@ -286,7 +324,9 @@ class TreeLayer(KDMLayer):
         encoders = {} if encoders is None else encoders
         variables = [Variable.from_config(v, encoder=encoders.get(v["name"])) for v in config["variables"]]
         options = options_from(config)
-        layer = cls(variables, config["n_components"], parents=dict(config["parents"]), **options)
+        shared: Any = {name: config.get(name) for name in ("shared_edges", "shared_variables")}
+        parents = dict(config["parents"])
+        layer = cls(variables, config["n_components"], parents=parents, **shared, **options)
         layer._learns_tree = check_flag("learns_tree", config["learns_tree"])
         return layer
 
@@ -296,9 +336,29 @@ class TreeLayer(KDMLayer):
 
 def _topology(names: list[str], parents: Mapping[str, str | None]) -> Topology:
     check_instance("parents", parents, Mapping, "a mapping from variable to parent")
-    if set(parents) != set(names):
+    if not set(parents) >= set(names):
         raise ValueError(bad_argument("parents", f"a parent, or None, of each of {names}", list(parents)))
-    return Topology.of(parents)
+    return Topology.of(parents, {name: (name,) if name in names else () for name in parents})
+
+
+def _check_shared(argument: str, shared: Mapping[str, str] | None, names: Sequence[str]) -> dict[str, str]:
+    """Raises unless names are mapped to others that share nothing themselves."""
+    if shared is None:
+        return {}
+    check_instance(argument, shared, Mapping, "a mapping from name to name")
+    for name, owner in shared.items():
+        if name not in names or owner not in names or owner in shared:
+            wanted = f"pairs of {list(names)}, of which the second shares nothing itself"
+            raise ValueError(bad_argument(argument, wanted, f"{name!r}: {owner!r}"))
+    return dict(shared)
+
+
+def _check_alike(shared: Mapping[str, str], variables: Mapping[str, Variable]) -> None:
+    for name, owner in shared.items():
+        one, other = (variables[part] for part in (name, owner))
+        if (one.shape, one.kernel.config()) != (other.shape, other.kernel.config()):
+            wanted = f"variables with equal kernels and shapes, as {owner!r}"
+            raise ValueError(bad_argument("shared_variables", wanted, repr(name)))
 
 
 def _check_column(variable: Variable, value: Tensor) -> None:

@@ -61,6 +61,8 @@ _FITTED: dict[str, Any] = {
     "feature_names_in_": np.ndarray,
     "n_samples_seen_": int,
     "targets_": list[str],
+    "method_": dict[str, float],
+    "method_scores_": dict[str, float],
     "_seed": int,
     "_n_draws": int,
     "_flat_target": bool,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.kinds import KINDS
 from kdmkit.estimators.table.frames.storage import BASES
+from kdmkit.estimators.table.rule_text import read_statement
 from kdmkit.serialize.values import has_type
 
 _LARGEST = 1 << 53
@@ -141,11 +142,12 @@ def check_schema(config: Any) -> None:
     _check_object(
         "schema",
         config,
-        {"backend": _TEXT, "labels": FieldRule(list[str | int])},
+        _SCHEMA,
         {"missing": _MISSING, "broken_rules": _BROKEN, "rules": FieldRule(list[dict[str, Any]])},
     )
     for i, rule in enumerate(config.get("rules", ())):
         _check_object(f"schema.rules[{i}]", rule, _RULE)
+        read_statement(rule["text"], None)
     columns = config.get("columns")
     if not isinstance(columns, list) or not columns:
         raise TypeError(bad_argument("schema.columns", "a list of columns", repr(columns)))

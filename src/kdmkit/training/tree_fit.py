@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, check_instance
+from kdmkit._core.checks import as_tensor, bad_argument, check_instance
 from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import TreeLayer
 from kdmkit.nn.pair_information import bin_codes
@@ -75,6 +75,8 @@ def fit_tree(
     6
     """
     check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
+    if exact_counts and layer.shares_parts:
+        raise ValueError(bad_argument("exact_counts", "False for a layer with shared parts", True))
     packing, rows, validation_rows = packed_rows(layer, train, validation)
     options = tree_options(len(rows)) if options is None else options
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")

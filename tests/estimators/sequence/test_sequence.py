@@ -231,3 +231,16 @@ def test_hidden_blocks_decide_how_long_to_train(frame: pd.DataFrame) -> None:
     assert len(model.history_) == len(validated) + best + 1
     without = kdm.KDMSequence(key="id", time="day", max_epochs=3, validation_fraction=0.0, random_state=0)
     assert len(without.fit(frame).history_) == 3
+
+
+def test_numbers_from_a_list() -> None:
+    """Temperatures that were in Fahrenheit: their typical values are in the list, in forecasts and tables."""
+    rng = np.random.default_rng(0)
+    celsius = ((rng.integers(30, 90, 1200) - 32) / 1.8).round(1)
+    frame = pd.DataFrame({"t": celsius, "x": rng.normal(size=1200).round(1)})
+    model = kdm.KDMSequence(**QUICK).fit(frame)
+    table = kdm.KDMTable(n_components=4, max_epochs=1, random_state=0).fit(frame)
+    assert "values: " in model.columns_["t"].details
+    holes = frame.assign(t=frame.t.where(frame.index % 5 > 0))
+    for filled in (model.impute(holes), table.impute(holes), model.forecast(frame, 4).frame()):
+        assert set(filled.t) <= set(celsius)

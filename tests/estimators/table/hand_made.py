@@ -15,7 +15,7 @@ from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.kernels import Region
-from kdmkit.kernels.region_reading import by_edges
+from kdmkit.kernels.region_forms import by_edges
 from kdmkit.kernels.regions import NOTHING, WHOLE
 from kdmkit.training import Table
 

@@ -156,6 +156,10 @@ def test_standard_input(model: Path, csv: Path) -> None:
         (["predict", "MODEL", "CSV", "--target", "size", "-o", "x.xlsx"], "ends in .csv or .parquet"),
         (["predict", "MODEL", "CSV"], "target: expected a column"),
         (["fit", "CSV", "-o", "x", "--type", "fee"], "expected column=kind, got 'fee'"),
+        (
+            ["fit", "CSV", "-o", "nowhere/x"],
+            "--output: expected a file in a folder that exists, got nowhere/x",
+        ),
         (["sample", "MODEL", "--given", "size = hug"], "did you mean 'huge'?"),
     ],
 )

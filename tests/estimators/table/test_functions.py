@@ -94,8 +94,8 @@ def test_rules_are_options() -> None:
     ("rules", "message"),
     [
         ("shop -> city", "rules: expected True, False or a list"),
-        (["shop -> cty"], r"rules: 'shop -> cty': expected a column of the table \(did you mean 'city'"),
-        (["shop"], "rules: expected a rule such as"),
+        (["shop -> cty"], r"rules: expected a column of the table, got 'cty' \(did you mean 'city'"),
+        (["shop"], "a rule such as"),
         ([3], "rules: expected texts"),
         (["shop -> shop"], "expected two columns"),
         (["name -> city"], "expected columns of levels or numbers"),

@@ -31,7 +31,7 @@ def generators(random_state: Any) -> torch.Generator:
 
 def ask(engine: Any, target: str, **given: Any) -> Answer:
     posterior, log_evidence = engine.query(engine.column("target", target), as_event(given))
-    return Answer(posterior, "", log_evidence, generators, engine, as_event(given))
+    return Answer(posterior, log_evidence, generators, engine, as_event(given))
 
 
 def holds(rows: Frame, name: str, given: Any) -> np.ndarray:

@@ -246,6 +246,17 @@ def test_a_cell_is_a_number_or_a_text(table: kdm.KDMTable) -> None:
     assert set(table.sample(50, given="height is missing", random_state=0)["height"]) == {"tall"}
 
 
+def test_texts_among_numbers_that_follow_from_another_column() -> None:
+    keys = np.array([f"z{i}" for i in RNG.integers(0, 30, N)])
+    cells = np.where(keys == "z3", "none", [f"{x:.1f}" for x in RNG.gamma(2, 5, N)])
+    options: dict[str, Any] = {"types": {"x": "float"}, "n_components": 2, "max_epochs": 1, "random_state": 0}
+    table = kdm.KDMTable(**options).fit({"key": keys, "x": cells})
+    assert table.probability("x > 0 and x_text = none") == 0
+    assert "none" not in set(table.sample(200, given="x > 3", random_state=0)["x"])
+    with pytest.raises(ValueError, match="a column of the frame after the arrow, got 'x_text'"):
+        kdm.KDMTable(rules=["key -> x_text"], **options).fit({"key": keys, "x": cells})
+
+
 def test_plain_numbers_in_questions_are_those_of_python() -> None:
     frame = {"x": [f"{x:,.2f}".translate({44: ".", 46: ","}) for x in PRICES]}
     table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(frame)
@@ -430,6 +441,22 @@ def test_one_warning_lists_what_is_unsure() -> None:
         assert bool(column.unsure) != certain
         assert certain or "unsure: " in column.line[-1]
     assert 'types={"zip": "count"}' in message
+
+
+def test_texts_that_may_be_levels_are_told() -> None:
+    codes = [f"s{i // 2}" for i in range(N)]
+    with pytest.warns(
+        UserWarning, match=r"'station' \(text: left out, .* types=\{\"station\": \"category\"\}\)"
+    ):
+        kdm.KDMTable(n_components=2, max_epochs=1).fit({"station": codes, "x": PRICES})
+
+
+def test_few_rows_are_told(people: Any) -> None:
+    few = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0)
+    with pytest.warns(
+        UserWarning, match="X: expected 20 rows or more to learn from, got 8; answers are vague"
+    ):
+        few.fit(people[["pay"]].head(8))
 
 
 def test_decided_columns_are_certain(recwarn: pytest.WarningsRecorder) -> None:

@@ -355,3 +355,11 @@ def _check_shape(argument: str, tensor: Tensor, k_parent: int | None, k: int | N
     if tensor.ndim < 2 or tensor.shape[-2] != k_parent or tensor.shape[-1] != k or not k:
         wanted = f"shape (..., {k_parent}, {k}), a row per component of the parent"
         raise ValueError(bad_argument(argument, wanted, tuple(tensor.shape)))
+
+
+def floating(components: Mapping[str, Tensor]) -> Tensor:
+    """A tensor with the floating-point dtype and the device of the components."""
+    for tensor in components.values():
+        if tensor.is_floating_point():
+            return tensor
+    return torch.zeros((), device=next(iter(components.values())).device)

@@ -26,7 +26,7 @@ from kdmkit.distributions.arguments import (
 from kdmkit.distributions.base import PartMap, expanded_shape, map_values
 from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.event_inference import Answered, CaseScores
-from kdmkit.distributions.evidence import Evidence
+from kdmkit.distributions.evidence import Evidence, gather_evidence
 from kdmkit.distributions.joint import JointKDM, NamedVariables
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry
@@ -49,6 +49,7 @@ from kdmkit.distributions.tree.states import (
     Topology,
     build_states,
     count_states,
+    floating,
     log_total,
     with_shift,
 )
@@ -109,7 +110,7 @@ class TreeKDM(NamedVariables):
         tensors = component_tensors(components, kernels)
         topology = Topology.of(parents, nodes)
         counts = count_states(topology, tensors, kernels)
-        like = _like(tensors)
+        like = floating(tensors)
         validate = is_checked(validate_args, next(iter(tensors.values())))
         roots, edges = (root_weights, log_root_weights), (edge_weights, log_edge_weights)
         states = build_states(topology, counts, roots, edges, like, validate=validate)
@@ -247,14 +248,16 @@ class TreeKDM(NamedVariables):
         return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
 
     def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
-        tree, places = self._tree, self._states.topology.node_of
-        if evidence is not None:
-            pieces = EvidencePieces(evidence, places)
-            tree = tree.and_then(pieces) if isinstance(tree, Conditioned) else Conditioned(tree, pieces)
+        places = self._states.topology.node_of
+        tree = self._tree if evidence is None else self._given(EvidencePieces(evidence, places))
         if len(names) == 1:
             return self._one(names[0], tree)
         pruned = tree.pruned({places[name] for name in names}, names)
         return self._made(*self._parts(names), pruned, self._validate_args)
+
+    def _given(self, pieces: EvidencePieces | ScorePieces) -> Conditioned:
+        tree = self._tree
+        return tree.and_then(pieces) if isinstance(tree, Conditioned) else Conditioned(tree, pieces)
 
     def _log_mass(self, scores: CaseScores) -> Float[Tensor, "l *batch"]:
         return self._log_prob_of(score_sources(self._states.topology.node_of, scores))
@@ -266,7 +269,7 @@ class TreeKDM(NamedVariables):
         by_node, tops = scores_by_node(states.topology, scores)
         if isinstance(self._tree, Conditioned):
             pieces = ScorePieces({i: s.unsqueeze(0) for i, s in enumerate(by_node) if s is not None})
-            weights = NodeWeights(self._tree.and_then(pieces), node)
+            weights = NodeWeights(self._given(pieces), node)
             return weights.log_weights, weights.log_evidence + tops
         beta, shift = states.collect(by_node, node)
         total = safe_logsumexp(beta)
@@ -285,8 +288,7 @@ class TreeKDM(NamedVariables):
                 zeros = [like.new_zeros(len(answer.cases), k) for answer in answers]
                 factors[node] = torch.cat([z if p is None else p for p, z in zip(parts, zeros, strict=True)])
         pieces = ScorePieces(factors, (log_evidence - total).to(like) if len(log_evidence) > 1 else None)
-        tree = self._tree
-        given = tree.and_then(pieces) if isinstance(tree, Conditioned) else Conditioned(tree, pieces)
+        given = self._given(pieces)
         condition = Conditioned(given.states, given.pieces, total)
         pruned = condition.pruned({places[name] for name in names}, names)
         return self._made(*self._parts(names), pruned, self._validate_args)
@@ -322,18 +324,27 @@ class TreeKDM(NamedVariables):
         states = self._states
         if states.batch_shape:
             raise ValueError(bad_argument("mode", "a tree without a batch of weights", "one with a batch"))
-        earlier, log_earlier = (
-            self._tree.point_sources() if isinstance(self._tree, Conditioned) else ((), 0.0)
-        )
+        tree = self._tree
+        earlier, log_earlier = tree.point_sources() if isinstance(tree, Conditioned) else ((), 0.0)
         check_names("evidence", evidence, self.kernels)
-        for name, value in evidence.items():
-            if isinstance(value, KDM):
-                raise TypeError(bad_argument(name, "points or a region", "a KDM"))
+        for name in (name for name, value in evidence.items() if isinstance(value, KDM)):
+            raise TypeError(bad_argument(name, "points or a region", "a KDM"))
         masks = gather_masks(observed, list(evidence), next(iter(self.components.values())))
         entries = {n: self._entry(n, value, "density", masks.get(n)) for n, value in evidence.items()}
         common_batch({"batch_shape": self.batch_shape, **{name: e.lead for name, e in entries.items()}})
         completion = complete(states, self.components, self.kernels, entries, earlier)
         return replace(completion, log_prob=completion.log_prob - log_earlier)
+
+    def node_probs(self, node: str, *, observed: Masks = None, **evidence: Any) -> Float[Tensor, "*batch k"]:
+        """p(index of a node | evidence), also of a latent node; arguments are those of `infer`."""
+        check_names("node", (node,), self.nodes)
+        check_names("evidence", evidence, self.kernels)
+        tree, topology, like = self._tree, self._states.topology, next(iter(self.components.values()))
+        if evidence:
+            masks = gather_masks(observed, list(evidence), like)
+            given = gather_evidence(self, None, evidence, masks, False)
+            tree = self._given(EvidencePieces(given, topology.node_of))
+        return NodeWeights(tree, topology.nodes.index(node)).log_weights.exp()
 
     def mutual_information(
         self,
@@ -357,8 +368,7 @@ class TreeKDM(NamedVariables):
         """
         check_names("a, b", (a, b), self.kernels)
         if self.batch_shape:
-            got = f"one of shape {tuple(self.batch_shape)}"
-            raise ValueError(bad_argument("mutual_information", "a tree without a batch", got))
+            raise ValueError(bad_argument("mutual_information", "a tree without a batch", self.batch_shape))
         return between_variables(self, a, b, of, n_samples, generator)
 
     # ---- draws and copies
@@ -385,15 +395,5 @@ class TreeKDM(NamedVariables):
         return TreeKDM._made(components, kernels, self._tree.mapped(function), self._validate_args)
 
     def __repr__(self) -> str:
-        return (
-            f"TreeKDM(batch_shape={tuple(self.batch_shape)}, n_components={self.n_components}, "
-            f"parents={self.parents}, kernels={self.kernels})"
-        )
-
-
-def _like(components: Mapping[str, Tensor]) -> Tensor:
-    """A tensor with the floating-point dtype and the device of the components."""
-    for tensor in components.values():
-        if tensor.is_floating_point():
-            return tensor
-    return torch.zeros((), device=next(iter(components.values())).device)
+        sizes = f"batch_shape={tuple(self.batch_shape)}, n_components={self.n_components}"
+        return f"TreeKDM({sizes}, parents={self.parents}, kernels={self.kernels})"

@@ -1,4 +1,4 @@
-"""Maximum likelihood of a density: the objective, its coordinates, its start."""
+"""Maximum likelihood of a density, by gradient steps and by expectation and maximisation."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ from kdmkit.training import Rows, nll
 
 Covariance = Literal["spherical", "diag", "full"]
 
+#: What covariances are shrunken to: smaller copies of that of all rows, or their average; or their diagonals.
+Shape = Literal["full", "tied", "diag"]
+# Added to variances in EM, relative to those of all rows; the least of these (constant columns); the least
+# gain and the number of steps.
+_EM_RIDGE, _LEAST_VARIANCE, _EM_GAIN, _EM_STEPS = 1e-6, 1e-3, 1e-3, 60
 # Added to a covariance before it is inverted, relative to the variances.
 _RIDGE = 1e-3
 # With fewer components than a quarter of this share of the rows, bandwidths need no bound by leave-one-out.
@@ -177,3 +182,77 @@ def _initialize_bandwidth(layer: DensityLayer, x: Tensor, sigma: float | None, l
 def _nearest(layer: DensityLayer, x: Tensor) -> Tensor:
     """The component nearest to every row."""
     return torch.cdist(x, layer.components["x"].detach()).argmin(1)
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """Gaussian components with full covariances.
+
+    Args:
+        share: their weights.
+        mean: their centres.
+        root: Cholesky factors of their covariances.
+    """
+
+    share: Float[Tensor, " k"]
+    mean: Float[Tensor, "k d"]
+    root: Float[Tensor, "k d d"]
+
+    @classmethod
+    def of(
+        cls,
+        z: Float[Tensor, "n d"],
+        w: Float[Tensor, " n"],
+        r: Float[Tensor, "k n"],
+        prior: float,
+        shape: Shape,
+    ) -> Gaussians:
+        """The best components for responsibilities r.
+
+        Covariances are averages with `prior` pseudo-rows of the covariance of all rows, less by k^(2/d)
+        (components are smaller), or, if they are "tied", of the average covariance of components.
+        """
+        k, d = len(r), z.shape[1]
+        r = r * w
+        mass = r.sum(1).clamp_min(1e-12)
+        mean = (r @ z) / mass.unsqueeze(1)
+        centred = z - mean.unsqueeze(1)
+        scatter = (centred * r.unsqueeze(-1)).mT @ centred
+        every = z - (w @ z) / w.sum()
+        total = every.mT @ (w.unsqueeze(1) * every) / w.sum()
+        usual = scatter.sum(0) / w.sum() if shape == "tied" else total / k ** (2 / d)
+        covariance = (scatter + prior * usual) / (mass + prior).view(-1, 1, 1)
+        if shape == "diag":
+            covariance = torch.diag_embed(covariance.diagonal(dim1=-2, dim2=-1))
+        ridge = _EM_RIDGE * total.diagonal().clamp_min(_LEAST_VARIANCE)
+        return cls((mass + 1) / (mass + 1).sum(), mean, torch.linalg.cholesky(covariance + torch.diag(ridge)))
+
+    @classmethod
+    def fit(
+        cls,
+        z: Float[Tensor, "n d"],
+        w: Float[Tensor, " n"],
+        r: Float[Tensor, "k n"],
+        prior: float,
+        shape: Shape,
+    ) -> Gaussians:
+        """Expectation and maximisation, from responsibilities r."""
+        model, last = cls.of(z, w, r, prior, shape), -math.inf
+        for _ in range(_EM_STEPS if len(r) > 1 else 0):
+            scores = model.scores(z)
+            density = torch.logsumexp(scores, 0)
+            gained = float(w @ density / w.sum())
+            if gained < last + _EM_GAIN:
+                break
+            model, last = cls.of(z, w, (scores - density).exp(), prior, shape), gained
+        return model
+
+    def scores(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "k n"]:
+        """log p_k + log N(z; mean_k, covariance_k)."""
+        d = z.shape[1]
+        inverse = torch.linalg.solve_triangular(
+            self.root, torch.eye(d).to(z).expand_as(self.root), upper=False
+        )
+        white = z @ inverse.mT - (inverse @ self.mean.unsqueeze(-1)).mT
+        log_norm = self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * d * math.log(2 * math.pi)
+        return (self.share.log() - log_norm).unsqueeze(1) - 0.5 * white.square().sum(-1)

@@ -25,7 +25,7 @@ class StepDistributions:
 
     Args:
         schema: of the columns.
-        joint: the distribution of their variables, with a batch of steps.
+        joint: the distribution of their variables, with a batch of steps, one dimension.
     """
 
     def __init__(self, schema: Schema, joint: JointKDM) -> None:
@@ -45,7 +45,8 @@ class Forecast:
     draws steps together.
 
     Args:
-        steps: the distributions, with a batch `(sequences, steps)`.
+        steps: the distributions, those of a sequence beside each other.
+        n_steps: of every sequence.
         places: keys and times of these steps.
         backend: the library of the frame.
 
@@ -58,8 +59,14 @@ class Forecast:
     ((1, 3, 2), [1.0, 2.0])
     """
 
-    def __init__(self, steps: StepDistributions, places: Sequence[RawColumn], backend: str) -> None:
-        self._steps, self._places, self._backend = steps, list(places), backend
+    def __init__(
+        self, steps: StepDistributions, n_steps: int, places: Sequence[RawColumn], backend: str
+    ) -> None:
+        self._steps, self._n_steps, self._places, self._backend = steps, n_steps, list(places), backend
+
+    def _shaped(self, answers: Array) -> Array:
+        """From steps beside each other to `(sequences, steps)`."""
+        return answers.reshape(-1, self._n_steps, *answers.shape[1:])
 
     @property
     def columns(self) -> list[str]:
@@ -68,28 +75,28 @@ class Forecast:
 
     def mean(self, column: str) -> Array:
         """Means of a column of numbers."""
-        return self._steps.column(column).mean()
+        return self._shaped(self._steps.column(column).mean())
 
     def std(self, column: str) -> Array:
         """Standard deviations of a column of numbers."""
-        return self._steps.column(column).std()
+        return self._shaped(self._steps.column(column).std())
 
     def expected(self, column: str) -> Array:
         """Means of numbers, medians of other ordered values, the most probable levels of others."""
-        return self._steps.column(column).expected()
+        return self._shaped(self._steps.column(column).expected())
 
     def quantile(self, column: str, q: float) -> Array:
         """Quantiles of an ordered column."""
-        return self._steps.column(column).quantile(q)
+        return self._shaped(self._steps.column(column).quantile(q))
 
     def interval(self, column: str, coverage: float = 0.9) -> Array:
         """Central intervals of an ordered column, `(2, sequences, steps)`."""
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
-        return self._steps.column(column).interval(coverage)
+        return np.stack([self._shaped(end) for end in self._steps.column(column).interval(coverage)])
 
     def probs(self, column: str) -> Array:
         """Probabilities of the levels of a column, `(sequences, steps, levels)`."""
-        return self._steps.column(column).probs()
+        return self._shaped(self._steps.column(column).probs())
 
     def levels(self, column: str) -> list[Any]:
         """The levels of a column, as `probs` has them."""
@@ -97,7 +104,7 @@ class Forecast:
 
     def probability(self, column: str, given: Any) -> Array:
         """The probability of a value, a range `(low, high)`, or one of a list of values."""
-        return self._steps.column(column).probability(given)
+        return self._shaped(self._steps.column(column).probability(given))
 
     def frame(self, coverage: float | None = None) -> Any:
         """A frame of keys, times and the typical value of every column, a row for every step.

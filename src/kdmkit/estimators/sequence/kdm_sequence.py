@@ -166,11 +166,12 @@ class KDMSequence(DensityMixin, KDMEstimator):
             n_steps: steps after the last row of each sequence.
         """
         steps = _Steps(self, X)
-        joint = self.module_.forecast(
-            check_count("n_steps", n_steps), lengths=steps.layout.lengths, **steps.evidence
-        )
+        n_steps, lengths = check_count("n_steps", n_steps), steps.layout.lengths
+        joint = self.module_.forecast(n_steps, lengths=lengths, **steps.evidence)
         places = self.timeline_.further(steps.raw, self.timeline_.last_rows(steps.layout), n_steps)
-        return Forecast(StepDistributions(self.schema_, joint), places, self.schema_.backend)
+        number = torch.arange(joint.batch_shape.numel(), device=self._device)
+        flat = StepDistributions(self.schema_, joint[number // n_steps, number % n_steps])
+        return Forecast(flat, n_steps, places, self.schema_.backend)
 
     @torch.no_grad()
     def impute(self, X: Any, *, n: int | None = None, random_state: Any = None) -> Any:

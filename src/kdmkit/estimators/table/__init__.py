@@ -5,10 +5,12 @@ from kdmkit.estimators.table.answering.explanations import Cell, Explanation
 from kdmkit.estimators.table.answering.insights import Dependence, Information
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
+from kdmkit.estimators.table.evaluation import Evaluation, Finding
+from kdmkit.estimators.table.joining import JoinedTables, join_tables
 from kdmkit.estimators.table.kdm_table import KDMTable
 from kdmkit.estimators.table.language import QueryError
 from kdmkit.estimators.table.recipe import TABLE_RECIPE, TARGET_RECIPE, TableRecipe
-from kdmkit.estimators.table.rules import FunctionRule, Rule, Rules
+from kdmkit.estimators.table.rules import FormulaRule, FunctionRule, OrderRule, Rule, Rules
 from kdmkit.estimators.table.schema import Columns, Schema
 
 __all__ = [
@@ -20,14 +22,20 @@ __all__ = [
     "Column",
     "Columns",
     "Dependence",
+    "Evaluation",
     "EventAnswer",
     "Explanation",
+    "Finding",
+    "FormulaRule",
     "FunctionRule",
     "Information",
+    "JoinedTables",
     "KDMTable",
+    "OrderRule",
     "QueryError",
     "Rule",
     "Rules",
     "Schema",
     "TableRecipe",
+    "join_tables",
 ]

@@ -72,6 +72,15 @@ class Column:
         return self.presence is not None or (gone and bool(self.missing))
 
     @property
+    def order_kind(self) -> Any:
+        """What columns that can be compared share: "number", "date", "time", or ordered levels; None if no
+        order means anything.
+        """
+        if self.codec.numeric or self.kind in ("date", "time"):
+            return "number" if self.codec.numeric else self.kind
+        return tuple(self.codec.levels or ()) if self.codec.ordered else None
+
+    @property
     def examples(self) -> tuple[str, ...]:
         """Values of the column as they are written: its levels, or the ends of its range; no rare texts."""
         return self.codec.examples()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import checked_file
 from kdmkit.estimators.table.column import Column
 
+# Fewer rows than this say little about pairs of columns.
+_FEW_ROWS = 20
 _WANTED = 'a schema: {"columns": {"zip": {"kind": "category"}}}, or the file that `kdmkit schema` wrote'
 
 
@@ -25,6 +28,20 @@ class Decisions(NamedTuple):
 
     types: dict[str, str]
     markers: dict[str, tuple[str, ...]]
+
+
+def warn_of_few_rows(argument: str, n_rows: int) -> None:
+    """A warning if rows are too few to learn how columns depend on each other."""
+    if n_rows < _FEW_ROWS:
+        text = bad_argument(argument, f"{_FEW_ROWS} rows or more to learn from", f"{n_rows}")
+        warnings.warn(f"{text}; answers are vague, and draws may repeat the rows", stacklevel=3)
+
+
+def warn_of_unsure(columns: Mapping[str, Column]) -> None:
+    """One warning that lists the columns whose kind is not certain, and how to decide it."""
+    unsure = [f"{name!r} ({c.kind}: {c.unsure})" for name, c in columns.items() if c.unsure]
+    if unsure:
+        warnings.warn(f"kinds of columns that are not certain: {'; '.join(unsure)}", stacklevel=4)
 
 
 def described(columns: Mapping[str, Column]) -> dict[str, Any]:

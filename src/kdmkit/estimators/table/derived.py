@@ -171,7 +171,8 @@ def breaks_function(schema: Schema, source: str, target: str, cells: Mapping[str
     can = np.array(
         [pair in allowed for pair in zip(*(one.tolist() for one in codes), strict=True)], dtype=bool
     )
-    return ~can & ~cells[source].missing & ~cells[target].missing
+    # Of new levels of the finer column nothing is known.
+    return ~can & (codes[0] != UNKNOWN) & ~cells[source].missing & ~cells[target].missing
 
 
 def _codes_of(column: Any, cells: RawColumn, cuts: np.ndarray) -> np.ndarray:

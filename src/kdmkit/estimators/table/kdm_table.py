@@ -13,12 +13,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
-from kdmkit.distributions.events import Event, question_text
+from kdmkit.distributions.events import Event
 from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answering.explanations import Explanation, explain_rows
+from kdmkit.estimators.table.answering.imputation import Imputer
 from kdmkit.estimators.table.answering.insights import (
     Dependence,
     Information,
@@ -26,7 +27,6 @@ from kdmkit.estimators.table.answering.insights import (
     measure_information,
     measure_links,
 )
-from kdmkit.estimators.table.answering.whole_rows import Imputer
 from kdmkit.estimators.table.language import QueryError, parse_query
 from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.synthetic import SyntheticRows
@@ -110,13 +110,11 @@ class KDMTable(SyntheticRows):
         if isinstance(target, Event):
             probability, log_evidence = engine.event(target, condition)
             warn_of_outside(engine, condition)
-            text = question_text(target, condition)
-            return EventAnswer(probability, text, log_evidence, self._generator, engine, condition)
+            return EventAnswer(probability, target, log_evidence, self._generator, engine, condition)
         column = check_target(engine.schema, target)
         posterior, log_evidence = engine.query(column, condition)
         warn_of_outside(engine, condition)
-        text = question_text(column.name, condition)
-        return Answer(posterior, text, log_evidence, self._generator, engine, condition)
+        return Answer(posterior, log_evidence, self._generator, engine, condition)
 
     @torch.no_grad()
     def marginals(self, given: Any = None, columns: Sequence[str] | None = None) -> dict[str, Answer]:
@@ -141,9 +139,7 @@ class KDMTable(SyntheticRows):
         posteriors, log_evidence = engine.marginals(wanted, condition)
         warn_of_outside(engine, condition)
         return {
-            name: Answer(
-                posterior, question_text(name, condition), log_evidence, self._generator, engine, condition
-            )
+            name: Answer(posterior, log_evidence, self._generator, engine, condition)
             for name, posterior in posteriors.items()
         }
 
@@ -172,7 +168,7 @@ class KDMTable(SyntheticRows):
     def score_samples(self, X: Any) -> Array:
         """log p of the observed part of each row: densities of continuous columns, in their units."""
         engine = self._engine()
-        return np.concatenate([engine.rows.log_prob(block).numpy() for block in self._blocks(X)])
+        return np.concatenate([engine.rows.log_prob(block).numpy() for block in self._blocks(X, scored=True)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of log p over the rows, and their target if y was fitted; `sample_weight` weighs them."""

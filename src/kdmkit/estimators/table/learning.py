@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -25,11 +24,12 @@ from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
 from kdmkit.estimators.table.codecs.kinds import are_classes
 from kdmkit.estimators.table.column import Column, Columns
-from kdmkit.estimators.table.decisions import read_decisions
+from kdmkit.estimators.table.decisions import read_decisions, warn_of_few_rows, warn_of_unsure
 from kdmkit.estimators.table.derived import places_of_variables
 from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame, with_target
 from kdmkit.estimators.table.model import ReplayRows, TableSettings, fit_model, learn_chunk
 from kdmkit.estimators.table.outcomes import check_target
+from kdmkit.estimators.table.row_rules import scored_rows
 from kdmkit.estimators.table.rule_fitting import with_rules
 from kdmkit.estimators.table.rules import Rules
 from kdmkit.estimators.table.schema import Schema
@@ -88,6 +88,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
             weights, used = sampled_weights(sample_weight, frame)
             rows = replace(schema.encode(frame, missing=self.missing).take(used), weights=weights)
             layer, self.history_, information = fit_model(schema, rows, self._fit_settings(schema, rows))
+        warn_of_few_rows("X", frame.n_rows)
         self._kept = None
         self._adopt(schema, layer, information, frame.n_rows if frame.n_total is None else frame.n_total)
         return self
@@ -169,7 +170,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
             markers=decisions.markers,
             identifiers=self.identifiers,
         )
-        warn_of_unsure(schema)
+        warn_of_unsure(schema.columns)
         return with_rules(schema, frame, self.rules, self.broken_rules)
 
     def _grown_schema(self, frame: RawFrame) -> Schema:
@@ -261,17 +262,22 @@ class TableEstimator(DensityMixin, KDMEstimator):
 
     def _engine(self) -> TableEngine:
         """The fitted distribution; made once."""
-        check_is_fitted(self)
         if self._cached_engine is None or self._cached_engine.module is not self.module_:
+            check_is_fitted(self)
             with torch.no_grad():
                 joint = self.module_.tree(validate_args=False)
             self._cached_engine = TableEngine(self.schema_, joint, self.module_)
         return self._cached_engine
 
-    def _blocks(self, X: Any) -> Iterator[Table]:
-        """Rows as events, in blocks; files and iterators are read batch by batch."""
+    def _blocks(self, X: Any, *, scored: bool = False) -> Iterator[Table]:
+        """Rows as events, in blocks; files and iterators are read batch by batch.
+
+        Args:
+            scored: whether log p is wanted: then rows have to keep the rules.
+        """
         for batch in batches_of(X) if is_streamed(X) else [X]:
-            yield from self.schema_.encode(batch, missing=self.missing).blocks(BLOCK)
+            encode = scored_rows if scored else Schema.encode
+            yield from encode(self.schema_, batch, missing=self.missing).blocks(BLOCK)
 
     @property
     def to_module(self) -> Any:
@@ -292,18 +298,6 @@ class TableEstimator(DensityMixin, KDMEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_cached_engine": None}
-
-
-def warn_of_unsure(schema: Schema) -> None:
-    """One warning that lists the columns whose kind is not certain, and how to decide it."""
-    unsure = [
-        f"{name!r} ({column.kind}: {column.unsure})"
-        for name, column in schema.columns.items()
-        if column.unsure
-    ]
-    if unsure:
-        listed = "; ".join(unsure)
-        warnings.warn(f"kinds of columns that are not certain: {listed}", stacklevel=4)
 
 
 # ---- rows
@@ -349,6 +343,8 @@ def sample_batches(argument: str, batches: Iterable[Any], most: int | None, rng:
         if most is not None and len(keys) > _SLACK * most:
             tables, index = _smallest_rows(argument, tables, keys, most)
             keys, numbers = keys[index], numbers[index]
+    if not n_rows:
+        raise ValueError(bad_argument(argument, "at least one row", "none"))
     tables, index = _smallest_rows(argument, tables, keys, most)
     frame = read_frame(argument, tables[0])
     return frame if len(index) == n_rows else replace(frame, numbers=numbers[index], n_total=n_rows)

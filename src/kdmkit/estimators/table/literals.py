@@ -27,12 +27,17 @@ def is_number(text: str) -> bool:
     return _matched(text) is not None
 
 
-_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_PLAIN = re.compile(
+    r"[+-]?(?:\d+(?P<fraction>\.\d*)?|(?P<point>\.\d+))(?P<exponent>[eE][+-]?\d{1,6})?", re.ASCII
+)
 
 
-def is_plain_number(text: str) -> bool:
-    """Whether a text is a number as Python writes it."""
-    return _PLAIN.fullmatch(text) is not None
+def plain_number(text: str) -> int | float | None:
+    """A number as Python writes it, below 1e308; None for other texts."""
+    match = _PLAIN.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None or not abs(number := float(text)) < _LARGEST:
+        return None
+    return number if match["fraction"] or match["point"] or match["exponent"] else int(text)
 
 
 def read_number(text: str) -> int | float:

@@ -88,6 +88,25 @@ class View:
         return part.edge(number, False) if part.step else number
 
 
+@dataclass(frozen=True)
+class NumberView:
+    """A column of numbers, as the search for formulas sees it.
+
+    Attributes:
+        numbers: NaN where the cell is missing.
+        half_step: half a unit of its last decimal; 0 if its numbers are not rounded.
+    """
+
+    name: str
+    numbers: np.ndarray
+    half_step: float
+
+    @property
+    def size(self) -> float:
+        """The mean of the absolute values."""
+        return float(np.nanmean(np.abs(self.numbers)))
+
+
 def views_of(columns: Mapping[str, Column], raw: Mapping[str, RawColumn]) -> dict[str, View]:
     """The columns that may be part of a function: those of levels and of numbers, with one variable."""
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit.estimators.table.codecs.dates import DateCodec
+from kdmkit.estimators.table.codecs.numbers import as_numbers
 from kdmkit.estimators.table.derived import breaks_function
 from kdmkit.estimators.table.display import rich_table, text_table
+from kdmkit.estimators.table.expressions import Expression, is_linear, quoted
 from kdmkit.estimators.table.frames.storage import RawColumn
+from kdmkit.estimators.table.resolutions import half_step, relative_error
+from kdmkit.estimators.table.rule_text import read_statement
 
 #: Above the lines of rules in a printed table.
 RULE_HEADER = ("rule", "rows", "exceptions", "")
@@ -91,6 +94,85 @@ class FunctionRule(Rule):
         return breaks_function(schema, self.source, self.target, cells)
 
 
+@dataclass(frozen=True)
+class OrderRule(Rule):
+    """A column is at most another one, or less, in rows that have both cells.
+
+    With `table` as in the example of `KDMTable`, whose columns keep no rule:
+
+    >>> any(isinstance(rule, OrderRule) for rule in table.rules_)
+    False
+    """
+
+    low: str
+    high: str
+    strict: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.low, self.high)
+
+    def __str__(self) -> str:
+        return f"{quoted(self.low)} {'<' if self.strict else '<='} {quoted(self.high)}"
+
+    def broken(self, schema: Any, cells: Mapping[str, RawColumn]) -> np.ndarray:
+        low, high = (comparable(schema, name, cells[name]) for name in self.columns)
+        wrong = low >= high if self.strict else low > high
+        return wrong & ~cells[self.low].missing & ~cells[self.high].missing
+
+
+@dataclass(frozen=True)
+class FormulaRule(Rule):
+    """A column of numbers is computed from others, to the rounding of all of them.
+
+    With `table` as in the example of `KDMTable`, whose columns keep no rule:
+
+    >>> any(isinstance(rule, FormulaRule) for rule in table.rules_)
+    False
+    """
+
+    target: str
+    expression: Expression
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.target, *self.expression.names)
+
+    def __str__(self) -> str:
+        return f"{quoted(self.target)} = {self.expression}"
+
+    def broken(self, schema: Any, cells: Mapping[str, RawColumn]) -> np.ndarray:
+        numbers = {name: as_numbers(cells[name]) for name in self.columns}
+        wanted = self.expression.value(numbers)
+        off = np.abs(numbers[self.target] - wanted)
+        # Every cell of a sum may be rounded by half a step; factors are exact.
+        tolerance = half_step(schema.columns[self.target])
+        for name in self.expression.names if is_linear(self.expression) else ():
+            step = half_step(schema.columns[name])
+            if step:
+                tolerance = tolerance + np.abs(
+                    self.expression.value({**numbers, name: numbers[name] + step}) - wanted
+                )
+        rounding = max(relative_error(schema.columns[name]) for name in self.columns)
+        sizes = [np.abs(numbers[name]) for name in self.columns]
+        tolerance = tolerance * (1 + 1e-6) + rounding * np.maximum(np.abs(wanted), sizes[0])
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.isfinite(wanted) & (off > tolerance))
+
+
+def comparable(schema: Any, name: str, cells: RawColumn) -> np.ndarray:
+    """Cells of a column as numbers whose order is that of the column; anything where they are missing."""
+    codec, there = schema.columns[name].codec, ~cells.missing
+    if codec.numeric:
+        return as_numbers(cells)
+    numbers, values = np.zeros(len(there)), cells.values[there]
+    if isinstance(codec, DateCodec):
+        numbers[there] = codec.instants_of(values).astype("datetime64[us]").astype(np.int64)
+    else:
+        numbers[there] = codec.outcomes_of(values) if values.dtype == object else values
+    return numbers
+
+
 class Rules(Sequence[Rule]):
     """The rules that a table keeps; prints as a table. `KDMTable.rules_` has it.
 
@@ -131,43 +213,23 @@ class Rules(Sequence[Rule]):
 NO_RULES = Rules()
 
 
-def quoted(name: str) -> str:
-    """A column's name in the text of a rule: in backticks unless it is a word."""
-    return name if name.replace("_", "a").replace(".", "a").isalnum() else f"`{name.replace('`', '``')}`"
-
-
-# ---- text
-
-_ARROW = re.compile(r"\s*(?:->|→)\s*")
-
-
 def read_rule(text: Any, names: Collection[str] | None, **counts: Any) -> Rule:
     """The rule that a text states.
 
     Args:
-        text: for example `zip -> city`.
+        text: for example `zip -> city`, `low <= high` or `total = price + tax`.
         names: of all columns; None: those in the text exist.
         counts: attributes of the rule.
     """
-    if not isinstance(text, str):
-        raise TypeError(bad_argument("rules", 'texts such as "zip -> city"', repr(text)))
-    sides = _ARROW.split(text.strip())
-    if len(sides) != 2:
-        raise ValueError(bad_argument("rules", 'a rule such as "zip -> city"', repr(text)))
-    source, target = (_name(side, names, text) for side in sides)
-    return FunctionRule(source=source, target=target, **counts)
+    sign, left, right = read_statement(text, names)
+    if sign == "->":
+        return FunctionRule(source=left, target=right, **counts)
+    if sign == "=":
+        return FormulaRule(target=left, expression=right, **counts)
+    return OrderRule(low=left, high=right, strict=sign == "<", **counts)
 
 
-def _name(word: str, names: Collection[str] | None, text: str) -> str:
-    name = word[1:-1].replace("``", "`") if word[:1] == word[-1:] == "`" else word
-    if names is not None and name not in names:
-        raise ValueError(
-            bad_argument(f"rules: {text!r}", f"a column of the table{did_you_mean(name, names)}", repr(name))
-        )
-    return name
-
-
-def rules_from_config(config: Sequence[Mapping[str, Any]]) -> Rules:
-    """The rules that `config` describes."""
+def rules_from_config(config: Sequence[Mapping[str, Any]], names: Collection[str]) -> Rules:
+    """The rules between columns of these names that `config` describes."""
     counts = ("n_rows", "exceptions", "is_given")
-    return Rules([read_rule(one["text"], None, **{name: one[name] for name in counts}) for one in config])
+    return Rules([read_rule(one["text"], names, **{name: one[name] for name in counts}) for one in config])

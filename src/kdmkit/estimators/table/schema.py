@@ -63,8 +63,8 @@ class Schema:
         rules: between columns.
         broken_rules: what a row is that breaks one: `"impossible"`, or `"rare"`.
 
-    >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
-    >>> [(column.name, column.kind) for column in schema.columns.values()]
+    >>> columns = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]}).columns
+    >>> [(column.name, column.kind) for column in columns.values()]
     [('age', 'count'), ('smokes', 'category')]
     """
 
@@ -115,7 +115,7 @@ class Schema:
         wanted |= texts_as_levels(raw, wanted) if texts != "left out" else {}
         least_rows = 1 if texts == "drawn" else least_rows
         every = enumerate(raw.columns.values())
-        columns = [fit_column(i, column, wanted, raw.numbers, missing) for i, column in every]
+        columns = [fit_column(i, one, wanted, raw.numbers, missing) for i, one in every]
         if least_rows is not None:
             columns = [with_least_rows(column, least_rows) for column in columns]
         if identifiers == "new":
@@ -173,8 +173,7 @@ class Schema:
         """Raises if a frame has other columns than the schema."""
         absent = [f"no {name!r}" for name in self.columns if name not in frame.columns]
         unknown = [f"also {name!r}" for name in frame.columns if name not in self.columns]
-        if absent or unknown:
-            got = ", ".join(absent + unknown)
+        if got := ", ".join(absent + unknown):
             raise ValueError(bad_argument("X", "the columns of the rows before", got))
 
     def _warn_of_unknown(self, raw: RawFrame) -> None:
@@ -269,6 +268,7 @@ class Schema:
         named: Collection[str] | None = None,
         backend: str | None = None,
         first_key: int | None = None,
+        computed: Mapping[str, RawColumn] | None = None,
     ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
@@ -281,6 +281,7 @@ class Schema:
             named: columns whose rare levels stay; in others they are one text. None: all columns.
             backend: as in `build_frame`; None: that of the fitted frame.
             first_key: the number of the first new key of identifiers; None: no new keys.
+            computed: columns that are not decoded, but taken as they are.
         """
         n_rows = len(next(iter(values.values())))
         wanted = list(self.columns) if columns is None else list(columns)
@@ -290,7 +291,8 @@ class Schema:
             has_values = column.variables and all(part in values for part in column.variables)
             has_keys = first_key is not None and column.codec.keys is not None
             if column.kind == "constant" or has_values or has_keys:
-                cells = self.decode_column(name, values, n_rows, first_key or 0)
+                made = (computed or {}).get(name)
+                cells = made or self.decode_column(name, values, n_rows, first_key or 0)
                 raw.append(pooled(cells, column.codec, named))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
@@ -314,15 +316,13 @@ class Schema:
             decoded = cells.astype(BASES[column.storage.base])
         else:
             decoded = column.codec.decode(*(values[part] for part in column.variables))
-        missing = np.zeros(n_rows, dtype=bool)
-        if column.presence is not None and not values.keys().isdisjoint(column.presence.there):
-            missing = column.presence.is_missing(values).cpu().numpy()
+        is_known = column.presence is not None and not values.keys().isdisjoint(column.presence.there)
+        missing = column.presence.is_missing(values).cpu().numpy() if is_known else np.zeros(n_rows, bool)
         return RawColumn(name, decoded, missing, column.storage)
 
     def with_points(self, boxes: Sequence[Box]) -> Schema:
         """The schema for draws inside of some boxes: single values in them are exact."""
-        columns = [column.with_points(boxes) for column in self.columns.values()]
-        return self.with_columns(columns)
+        return self.with_columns([column.with_points(boxes) for column in self.columns.values()])
 
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""
@@ -362,9 +362,11 @@ class Schema:
         """A box of outcomes of columns as disjoint boxes of regions of variables."""
         parts = [self.columns[name].boxes(region) for name, region in box.items()]
         n_boxes = math.prod(map(len, parts))
+        if len(parts) == 1:
+            return parts[0]
         if n_boxes > _MOST_BOXES:
             raise ValueError(bad_argument("given", f"a union of at most {_MOST_BOXES} boxes", n_boxes))
-        joined = (shared_box(product) for product in itertools.product(*parts))
+        joined = map(shared_box, itertools.product(*parts))
         return [box for box in joined if not any(region.is_empty for region in box.values())]
 
     # ---- description
@@ -372,8 +374,8 @@ class Schema:
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `from_config` makes an equal schema."""
         labels = [label if isinstance(label, int) else str(label) for label in self.labels]
-        sample = {} if self.sample is None else {"sample": list(self.sample)}
         frame = {"backend": self.backend, "labels": labels, "missing": self.missing}
+        sample = {} if self.sample is None else {"sample": list(self.sample)}
         rules = {"rules": self.rules.config(), "broken_rules": self.broken_rules} if self.rules else {}
         return {**frame, "columns": [column.config() for column in self.columns.values()], **rules, **sample}
 
@@ -381,11 +383,10 @@ class Schema:
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
         """The schema that `config` describes."""
         columns = [Column.from_config(fields) for fields in config["columns"]]
-        sample = config.get("sample")
-        sample = None if sample is None else tuple(sample)
-        missing = config.get("missing", "unknown")
-        rules = rules_from_config(config.get("rules", ())), config.get("broken_rules", "impossible")
-        return cls(columns, config["backend"], config["labels"], sample, missing, *rules)
+        rules = rules_from_config(config.get("rules", ()), [column.name for column in columns])
+        how = config.get("missing", "unknown"), rules, config.get("broken_rules", "impossible")
+        sample = tuple(config.get("sample") or ()) or None
+        return cls(columns, config["backend"], config["labels"], sample, *how)
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""
@@ -394,6 +395,5 @@ class Schema:
     @property
     def origin(self) -> str:
         """The sample by which the columns were recognised, in words; empty if there was none."""
-        if self.sample is None:
-            return ""
-        return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
+        text = "recognised by a uniform sample of {:,} of {:,} rows"
+        return text.format(*self.sample) if self.sample else ""

@@ -15,8 +15,8 @@ from kdmkit.estimators.table.literals import (
     MONTHS,
     WEEKDAYS,
     is_number,
-    is_plain_number,
     number_of_name,
+    plain_number,
     read_number,
 )
 
@@ -79,15 +79,18 @@ class Token(NamedTuple):
     part: DatePart | None = None
 
 
-def tokenize(text: str) -> list[Token]:
+def tokenize(text: str, pattern: re.Pattern[str] = _TOKEN) -> list[Token]:
     """The tokens of a query, and one more at its end.
+
+    Args:
+        pattern: with the groups "word", "symbol", "value", "name" and "unreadable".
 
     >>> [token.text for token in tokenize("0.5 <= 'price in $' <= 1e3")]
     ['0.5', '<=', 'price in $', '<=', '1e3', '']
     """
     _check_text(text)
     tokens = []
-    for match in _TOKEN.finditer(text):
+    for match in pattern.finditer(text):
         kind, stop = match.lastgroup or "", match.end()
         piece = match[kind]
         start = stop - len(piece)
@@ -343,8 +346,10 @@ class Vocabulary:
         if not isinstance(key, DatePart):
             syntax = self.syntax(key)
             # Plain numbers are those of Python: 1.234 is no thousand, whatever the writing of the column.
-            is_plain = token.kind == "word" and syntax.kind == "number" and is_plain_number(token.text)
-            return read_number(token.text) if is_plain else syntax.value(token.text)
+            number = None
+            if token.kind == "word" and syntax.kind == "number":
+                number = plain_number(token.text)
+            return syntax.value(token.text) if number is None else number
         names, first = _PART_NAMES.get(key.part, ((), 0))
         place = number_of_name(token.text, names)
         return read_number(token.text) if place is None else place + first

@@ -2,6 +2,7 @@
 
 import { Histogram, Levels } from "./charts.js";
 import { el, set, write } from "./dom.js";
+import { saveCsv, savePng } from "./save.js";
 import { read } from "./values.js";
 
 /**
@@ -41,10 +42,32 @@ export class Card {
     });
     const form = el("form", { class: "entry", submit: (event) => this.typed(event) }, this.value, this.missing, this.clear);
     this.node = el("article", { class: `card ${isList ? "list" : "ranged"}`, "data-column": column.name, "aria-label": column.name },
-      el("header", {}, el("h2", { text: column.name, title: column.details }),
-        el("span", { class: "kind", text: column.kind }), this.target),
+      el("header", {}, el("h2", { title: column.details }, this.heading = el("button", {
+        type: "button", class: "link", text: column.name, "aria-expanded": "true", title: "Fold or unfold", click: () => this.fold(),
+      })), el("span", { class: "kind", text: column.kind }), this.brief = el("span", { class: "brief" }), this.target, this.saving()),
       el("div", { class: "figures" }, this.now, el("p", { class: "second" }, this.status, this.was)), this.chart.node, form);
     this.draw(null, null);
+  }
+
+  /** Shows the header alone, or all; without an argument the other one of both. */
+  fold(folded = !this.node.classList.contains("is-folded")) {
+    this.node.classList.toggle("is-folded", folded);
+    set(this.heading, "aria-expanded", String(!folded));
+  }
+
+  saving() {
+    const item = (text, save) => el("button", {
+      type: "button", class: "quiet", text, "aria-label": `Save ${this.column.name} as ${text}`,
+      click: () => { save(this.column, this.latest, this.caption()); menu.open = false; },
+    });
+    const menu = el("details", { class: "saving" }, el("summary", { text: "⋯", "aria-label": `Save ${this.column.name}` }),
+      el("div", {}, item("PNG", savePng), item("CSV", saveCsv)));
+    return menu;
+  }
+
+  caption() {
+    return [this.mean.textContent && this.column.prior.mean !== null ? `mean ${this.mean.textContent}` : "",
+      this.column.prior.interval === null ? "" : `90 %: ${this.interval.textContent}`, this.status.textContent].filter(Boolean).join(", ");
   }
 
   // ---- what the person says
@@ -122,6 +145,7 @@ export class Card {
     const drawn = known ? card ?? this.only(condition) : card;
     const now = drawn ?? prior;
     const waiting = known && drawn === null;
+    this.latest = now;
     this.chart.draw(drawn);
     this.now.hidden = now.mean === null && (now.interval === null || this.column.labels.length <= 2);
     write(this.mean, waiting ? "–" : now.mean ?? "–");
@@ -135,8 +159,16 @@ export class Card {
     else if (now.missing) text = `${now.missing} missing`;
     else if (this.now.hidden) text = `${this.column.labels.length} levels`;
     write(this.status, text);
+    write(this.brief, waiting ? "held" : this.short(now));
     set(this.node, "title", now.beyond && !known ? `${now.beyond} lie beyond the chart` : "");
     this.hold(condition);
+  }
+
+  /** The answer in a few words, for a folded card. */
+  short(now) {
+    if (now.mean !== null || now.shares === null) return now.mean ?? now.interval?.join(" – ") ?? "";
+    const best = now.probabilities.indexOf(Math.max(...now.probabilities));
+    return `${this.column.labels[best]} ${now.shares[best]}`;
   }
 
   /** Whether a condition leaves several values of the column. */

@@ -138,10 +138,11 @@ export class Levels {
     if (!column.ordered) order.sort((a, b) => this.before[b] - this.before[a]);
     this.rows = [];
     this.node = el("div", {
-      class: "levels", role: "group", "aria-label": `${column.name}, levels`, tabindex: order.length > 5 ? 0 : null,
+      class: "levels", role: "group", "aria-label": `${column.name}, levels: arrow keys move`,
+      keydown: (event) => this.moved(event), focusin: (event) => this.stop(event.target),
     });
     for (const i of order) {
-      const box = el("input", { type: "checkbox", change: () => pick(this.chosen()) });
+      const box = el("input", { type: "checkbox", tabindex: i === order[0] ? 0 : -1, change: () => pick(this.chosen()) });
       const before = el("span", { class: "bar before" });
       before.style.width = `${100 * this.before[i]}%`;
       const after = el("span", { class: "bar after" });
@@ -152,6 +153,21 @@ export class Levels {
       this.rows[i] = { box, after, share };
     }
     this.draw(null);
+  }
+
+  /** One level is a tab stop: arrow keys, Home and End move to others. */
+  moved(event) {
+    const boxes = [...this.node.querySelectorAll("input")];
+    const at = boxes.indexOf(event.target);
+    const next = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: boxes.length - 1 }[event.key];
+    if (at < 0 || next === undefined) return;
+    boxes[Math.min(boxes.length - 1, Math.max(0, next))].focus();
+    event.preventDefault();
+  }
+
+  stop(box) {
+    for (const other of this.node.querySelectorAll('input[tabindex="0"]')) if (other !== box) set(other, "tabindex", "-1");
+    set(box, "tabindex", "0");
   }
 
   chosen() {

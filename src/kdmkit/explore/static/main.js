@@ -1,13 +1,14 @@
 // Starts the page: which models there are, one of them in view, light or dark.
 
 import { ask, askModel, tell } from "./api.js";
+import { remember, remembered } from "./address.js";
 import { el } from "./dom.js";
 import { showImages } from "./image.js";
 import { showTable } from "./table.js";
 
 const nav = document.getElementById("models");
 const view = document.getElementById("view");
-let chosen = null;
+let chosen = remembered().model;
 let shownModel = null;
 
 async function refresh() {
@@ -45,8 +46,17 @@ function tabs(models) {
 function choose(name) {
   if (name === chosen) return;
   chosen = name;
+  remember(name, {}, undefined);
   refresh();
 }
+
+// The way back to another model.
+addEventListener("popstate", () => {
+  const { model } = remembered();
+  if (model === null || model === chosen) return;
+  chosen = model;
+  refresh();
+});
 
 async function showModel(model) {
   if (model.state !== "ready") {

@@ -2,7 +2,8 @@
 
 import { askModel, tell } from "./api.js";
 import { el, write } from "./dom.js";
-import { drawTree, within } from "./tree.js";
+import { download } from "./save.js";
+import { drawTree, strength, within } from "./tree.js";
 
 function panel(title, open, ...children) {
   return el("details", { class: "panel", open }, el("summary", { text: title }), el("div", { class: "inside" }, ...children));
@@ -54,18 +55,19 @@ export class NextPanel {
       bar.style.width = `${(100 * value) / top}%`;
       return el("li", {}, el("button", { type: "button", class: "link", text: name, click: () => this.ask.go(name) }),
         el("span", { class: "bars" }, bar),
-      el("span", { class: "share", text: value.toFixed(3), title: within(interval) }));
-    }), el("li", { class: "unit muted", text: "expected information, nats" }));
+      el("span", { class: "share", text: strength(value), title: within(value, interval) }));
+    }), el("li", { class: "unit muted", text: "how much a column would tell; numbers on the words" }));
   }
 }
 
 /** The tree of columns. */
 export class TreePanel {
-  constructor(ask) {
+  constructor(ask, open) {
     this.ask = ask;
     this.place = el("div", { class: "tree" }, el("p", { class: "muted", text: "Measuring …" }));
-    this.node = panel("Dependences", true, this.place);
-    this.load();
+    this.node = panel("Dependences", open, this.place);
+    if (open) this.load();
+    else this.node.addEventListener("toggle", () => this.load(), { once: true });
   }
 
   async load() {
@@ -109,9 +111,7 @@ export class DrawsPanel {
     }
     const text = await run(this.save, () => askModel(this.ask.model, "/draws.csv", this.ask.body({ n })));
     if (text === null) return;
-    const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-    el("a", { href: url, download: `${this.ask.model}-draws.csv` }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 1000);
+    download(`${this.ask.model}-draws.csv`, new Blob([text], { type: "text/csv" }));
   }
 }
 
@@ -131,9 +131,27 @@ export class RowPanel {
     this.row = el("input", { type: "number", min: 1, value: "1", class: "count", "aria-label": "Which row" });
     this.button = el("button", { type: "button", text: "Check", click: () => this.check() });
     this.hold = el("button", { type: "button", class: "quiet", text: "Hold its values", disabled: true, click: () => this.put() });
+    this.fill = el("button", { type: "button", class: "quiet", text: "Fill in missing cells", click: () => this.complete(this.fill, null) });
+    this.predict = el("button", { type: "button", class: "quiet", text: "Predict the target", click: () => this.complete(this.predict, ask.target()) });
     this.place = el("div", { class: "scroll", hidden: true });
-    this.node = panel("A row", false, this.text, this.file,
-      el("div", { class: "buttons" }, el("label", { class: "inline" }, "row ", this.row), this.button, this.hold), this.place);
+    this.node = panel("Your rows", false, this.text, this.file,
+      el("div", { class: "buttons" }, el("label", { class: "inline" }, "row ", this.row), this.button, this.hold),
+      el("div", { class: "buttons" }, this.fill, this.predict), this.place);
+  }
+
+  /** Saves all rows, with missing cells filled in or with predictions of the target. */
+  async complete(button, target) {
+    const csv = this.text.value;
+    if (!csv.trim()) {
+      tell("Your rows: paste or load a header line and rows, separated by commas.");
+      return;
+    }
+    if (button === this.predict && target === null) {
+      tell("Your rows: mark a column as the target first.");
+      return;
+    }
+    const text = await run(button, () => askModel(this.ask.model, "/completed.csv", { csv, target }));
+    if (text !== null) download(`${this.ask.model}-${target === null ? "filled" : "predicted"}.csv`, new Blob([text], { type: "text/csv" }));
   }
 
   async load() {

@@ -5,8 +5,16 @@ import { el, svg } from "./dom.js";
 const ROW = 26;
 const INDENT = 16;
 
-/** The interval of an estimate as text. */
-export const within = ([low, high]) => `90 % interval: ${low.toFixed(3)} … ${high.toFixed(3)}`;
+/** The estimate and its interval as text. */
+export const within = (value, [low, high]) => `${value.toFixed(3)} nats, 90 % interval: ${low.toFixed(3)} … ${high.toFixed(3)}`;
+
+/** How much one column tells about another, in a word. */
+export function strength(information) {
+  if (information >= 0.5) return "very much";
+  if (information >= 0.15) return "much";
+  if (information >= 0.03) return "some";
+  return information > 0 ? "little" : "nothing";
+}
 
 /** Depth-first lines of the tree from its best connected column. */
 function lines(columns, links) {
@@ -17,14 +25,14 @@ function lines(columns, links) {
   }
   const found = [];
   const seen = new Set();
-  const strength = (name) => near.get(name).reduce((sum, link) => sum + link.information, 0);
+  const weight = (name) => near.get(name).reduce((sum, link) => sum + link.information, 0);
   const visit = (name, depth, parent, information, interval) => {
     seen.add(name);
     const row = found.push({ name, depth, parent, information, interval }) - 1;
     const next = near.get(name).filter((link) => !seen.has(link.name)).sort((a, b) => b.information - a.information);
     for (const link of next) if (!seen.has(link.name)) visit(link.name, depth + 1, row, link.information, link.interval);
   };
-  for (const name of [...columns].sort((a, b) => strength(b) - strength(a))) {
+  for (const name of [...columns].sort((a, b) => weight(b) - weight(a))) {
     if (!seen.has(name)) visit(name, 0, null, null);
   }
   return found;
@@ -47,11 +55,11 @@ export function drawTree({ columns, links }, go) {
   const list = el("ul", { class: "branches" }, ...rows.map((row) => {
     const name = el("button", { type: "button", class: "link", text: row.name, title: row.name, click: () => go(row.name) });
     const value = row.information === null ? el("span", { class: "share" })
-      : el("span", { class: "share", text: row.information.toFixed(2), title: within(row.interval) });
+      : el("span", { class: "share", text: strength(row.information), title: within(row.information, row.interval) });
     const item = el("li", {}, name, value);
     item.style.paddingLeft = `${x(row.depth) + 10}px`;
     return item;
   }));
-  const text = links.length ? "mutual information of neighbours, nats" : "All columns share one node.";
+  const text = links.length ? "what a column tells about the one before; numbers on the words" : "All columns share one node.";
   return [el("div", { class: "drawn" }, drawing, list), el("p", { class: "muted unit", text })];
 }

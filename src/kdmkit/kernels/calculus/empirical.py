@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Transform, constraints
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_count, check_finite, check_number
 
@@ -20,96 +19,26 @@ _FEWEST_KNOTS = 8
 _KNOTS_PER_TAIL_KNOT = 16
 
 
-class QuantileNormal(Transform):
-    """z = T(x), increasing and piecewise linear through knots: the data's quantiles become a normal's.
-
-    Beyond the first and the last knot the outer segments go on, so that T maps the real line onto itself.
-
-    Args:
-        values: x at the knots, strictly increasing, `(k,)` with k ≥ 2.
-        scores: z at the knots, strictly increasing, `(k,)`.
-        cache_size: of the base class; 1 keeps the last result.
-
-    >>> transform = QuantileNormal.from_data(torch.arange(1000.0))
-    >>> transform(torch.tensor(499.5)).abs() < 1e-4
-    tensor(True)
-    """
-
-    bijective = True
-    domain = constraints.real
-    codomain = constraints.real
-    sign = 1
-
-    def __init__(self, values: Any, scores: Any, cache_size: int = 0) -> None:
-        super().__init__(cache_size=cache_size)
-        like = torch.empty((), dtype=torch.float64)
-        self.values = _knots("values", as_tensor("values", values, like=like).double())
-        self.scores = _knots("scores", as_tensor("scores", scores, like=like).double())
-        if self.values.shape != self.scores.shape:
-            wanted = f"as many numbers as values ({len(self.values)})"
-            raise ValueError(bad_argument("scores", wanted, len(self.scores)))
-
-    @classmethod
-    def from_data(cls, values: Any, n_knots: int | None = None) -> QuantileNormal:
-        """Knots at quantiles of the finite values.
-
-        Knots lie halfway between neighbouring values, so that values may repeat, and at the least and the
-        greatest value, with the middle of its ranks. A value with a share of 1/`n_knots` or more has a knot
-        on either side.
-
-        Args:
-            values: numbers in any shape; NaN is left out.
-            n_knots: the largest number of knots, beside those of frequent values; None: one for 50 values,
-                from 8 to 128.
-        """
-        flat = as_tensor("values", values, wide=True).detach().double().flatten()
-        flat = flat[~flat.isnan()]
-        check_finite("values", flat)
-        distinct, counts = flat.unique(return_counts=True)
-        if len(distinct) < 2:
-            got = f"{len(distinct)} distinct value(s)"
-            raise ValueError(bad_argument("values", "at least two distinct numbers", got))
-        if n_knots is None:
-            n_knots = min(_MOST_KNOTS, max(_FEWEST_KNOTS, len(flat) // _VALUES_PER_KNOT))
-        n_knots = check_count("n_knots", n_knots, least=2)
-        ends = torch.stack([0.5 * counts[0], len(flat) - 0.5 * counts[-1]])
-        rank = torch.cat([ends[:1], counts.cumsum(0)[:-1], ends[1:]]).double() / len(flat)
-        places = torch.cat([distinct[:1], torch.lerp(distinct[:-1], distinct[1:], 0.5), distinct[-1:]])
-        wanted = _spread_ranks(float(rank[0]), float(rank[-1]), n_knots)
-        even = torch.searchsorted(rank, wanted.clamp_max(float(rank[-1])))
-        frequent = (rank.diff() >= 1 / n_knots).nonzero().flatten()
-        chosen = _apart(places, torch.cat([even, frequent, frequent + 1]).unique())
-        return cls(places[chosen], torch.special.ndtri(rank[chosen]))
-
-    @classmethod
-    def unchecked(cls, values: Float[Tensor, " k"], scores: Float[Tensor, " k"]) -> QuantileNormal:
-        """The transform without checks of its knots."""
-        made = cls.__new__(cls)
-        Transform.__init__(made)
-        made.values, made.scores = values, scores
-        return made
-
-    def _call(self, x: Tensor) -> Tensor:
-        return interpolate(x, self.values, self.scores)
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return interpolate(y, self.scores, self.values)
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        values, scores = self.values.to(x.device), self.scores.to(x.device)
-        slopes = (scores.diff() / values.diff()).log()
-        return slopes[_segment(x, values)].to(x.dtype)
-
-    def with_cache(self, cache_size: int = 1) -> QuantileNormal:
-        """The same transform with another size of the cache."""
-        return QuantileNormal(self.values, self.scores, cache_size=cache_size)
-
-
-def _knots(argument: str, knots: Tensor) -> Float[Tensor, " k"]:
-    if knots.ndim != 1 or len(knots) < 2 or not bool((knots.diff() > 0).all()):
-        raise ValueError(bad_argument(argument, "two or more strictly increasing numbers", knots.tolist()))
-    check_finite(argument, knots)
-    return knots
+def normal_knots(values: Any, n_knots: int | None) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """The knots of `QuantileNormal.from_data`: quantiles of the finite values, and those of a normal."""
+    flat = as_tensor("values", values, wide=True).detach().double().flatten()
+    flat = flat[~flat.isnan()]
+    check_finite("values", flat)
+    distinct, counts = flat.unique(return_counts=True)
+    if len(distinct) < 2:
+        got = f"{len(distinct)} distinct value(s)"
+        raise ValueError(bad_argument("values", "at least two distinct numbers", got))
+    if n_knots is None:
+        n_knots = min(_MOST_KNOTS, max(_FEWEST_KNOTS, len(flat) // _VALUES_PER_KNOT))
+    n_knots = check_count("n_knots", n_knots, least=2)
+    ends = torch.stack([0.5 * counts[0], len(flat) - 0.5 * counts[-1]])
+    rank = torch.cat([ends[:1], counts.cumsum(0)[:-1], ends[1:]]).double() / len(flat)
+    places = torch.cat([distinct[:1], torch.lerp(distinct[:-1], distinct[1:], 0.5), distinct[-1:]])
+    wanted = _spread_ranks(float(rank[0]), float(rank[-1]), n_knots)
+    even = torch.searchsorted(rank, wanted.clamp_max(float(rank[-1])))
+    frequent = (rank.diff() >= 1 / n_knots).nonzero().flatten()
+    chosen = _apart(places, torch.cat([even, frequent, frequent + 1]).unique())
+    return places[chosen], torch.special.ndtri(rank[chosen])
 
 
 def _spread_ranks(first: float, last: float, n: int) -> Float[Tensor, " n"]:
@@ -130,20 +59,6 @@ def _apart(values: Tensor, chosen: Tensor) -> Tensor:
         if not kept or float(values[i] - values[kept[-1]]) > least:
             kept.append(i)
     return torch.tensor(kept)
-
-
-def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
-    """The index of the segment that holds each number; the outer segments have no end."""
-    inner = knots[1:-1].contiguous()
-    return torch.searchsorted(inner, x.detach().to(knots.dtype).contiguous(), right=True)
-
-
-def interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
-    """The piecewise linear function through points; the outer segments go on beyond them."""
-    knots, heights = knots.to(x.device), heights.to(x.device)
-    i = torch.searchsorted(knots[1:-1], x.detach().to(knots.dtype).contiguous(), right=True)
-    slope = heights.diff() / knots.diff()
-    return (heights[i] + (x - knots[i]) * slope[i]).to(x.dtype)
 
 
 class Resolution(NamedTuple):

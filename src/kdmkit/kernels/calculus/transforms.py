@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.distributions import Transform
+from torch.distributions import Transform, constraints
 from torch.distributions.transforms import (
     AffineTransform,
     ComposeTransform,
@@ -18,8 +18,8 @@ from torch.distributions.transforms import (
     SigmoidTransform,
 )
 
-from kdmkit._core.checks import bad_argument, check_finite
-from kdmkit.kernels.calculus.empirical import QuantileNormal, interpolate
+from kdmkit._core.checks import as_tensor, bad_argument, check_finite
+from kdmkit.kernels.calculus.empirical import normal_knots
 
 
 @contextmanager
@@ -34,6 +34,95 @@ def exact_buffers(module: nn.Module) -> Iterator[None]:
         new = module._buffers[name]
         if old is not None and new is not None and new.dtype != old.dtype:
             module._buffers[name] = old.to(new.device)
+
+
+class QuantileNormal(Transform):
+    """z = T(x), increasing and piecewise linear through knots: the data's quantiles become a normal's.
+
+    Beyond the first and the last knot the outer segments go on, so that T maps the real line onto itself.
+
+    Args:
+        values: x at the knots, strictly increasing, `(k,)` with k ≥ 2.
+        scores: z at the knots, strictly increasing, `(k,)`.
+        cache_size: of the base class; 1 keeps the last result.
+
+    >>> transform = QuantileNormal.from_data(torch.arange(1000.0))
+    >>> transform(torch.tensor(499.5)).abs() < 1e-4
+    tensor(True)
+    """
+
+    bijective = True
+    domain = constraints.real
+    codomain = constraints.real
+    sign = 1
+
+    def __init__(self, values: Any, scores: Any, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        like = torch.empty((), dtype=torch.float64)
+        self.values = _knots("values", as_tensor("values", values, like=like).double())
+        self.scores = _knots("scores", as_tensor("scores", scores, like=like).double())
+        if self.values.shape != self.scores.shape:
+            wanted = f"as many numbers as values ({len(self.values)})"
+            raise ValueError(bad_argument("scores", wanted, len(self.scores)))
+
+    @classmethod
+    def from_data(cls, values: Any, n_knots: int | None = None) -> QuantileNormal:
+        """Knots at quantiles of the finite values.
+
+        Knots lie halfway between neighbouring values, so that values may repeat, and at the least and the
+        greatest value, with the middle of its ranks. A value with a share of 1/`n_knots` or more has a knot
+        on either side.
+
+        Args:
+            values: numbers in any shape; NaN is left out.
+            n_knots: the largest number of knots, beside those of frequent values; None: one for 50 values,
+                from 8 to 128.
+        """
+        return cls(*normal_knots(values, n_knots))
+
+    @classmethod
+    def unchecked(cls, values: Float[Tensor, " k"], scores: Float[Tensor, " k"]) -> QuantileNormal:
+        """The transform without checks of its knots."""
+        made = cls.__new__(cls)
+        Transform.__init__(made)
+        made.values, made.scores = values, scores
+        return made
+
+    def _call(self, x: Tensor) -> Tensor:
+        return interpolate(x, self.values, self.scores)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return interpolate(y, self.scores, self.values)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        values, scores = self.values.to(x.device), self.scores.to(x.device)
+        slopes = (scores.diff() / values.diff()).log()
+        return slopes[_segment(x, values)].to(x.dtype)
+
+    def with_cache(self, cache_size: int = 1) -> QuantileNormal:
+        """The same transform with another size of the cache."""
+        return QuantileNormal(self.values, self.scores, cache_size=cache_size)
+
+
+def _knots(argument: str, knots: Tensor) -> Float[Tensor, " k"]:
+    if knots.ndim != 1 or len(knots) < 2 or not bool((knots.diff() > 0).all()):
+        raise ValueError(bad_argument(argument, "two or more strictly increasing numbers", knots.tolist()))
+    check_finite(argument, knots)
+    return knots
+
+
+def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
+    """The index of the segment that holds each number; the outer segments have no end."""
+    inner = knots[1:-1].contiguous()
+    return torch.searchsorted(inner, x.detach().to(knots.dtype).contiguous(), right=True)
+
+
+def interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
+    """The piecewise linear function through points; the outer segments go on beyond them."""
+    knots, heights = knots.to(x.device), heights.to(x.device)
+    i = torch.searchsorted(knots[1:-1], x.detach().to(knots.dtype).contiguous(), right=True)
+    slope = heights.diff() / knots.diff()
+    return (heights[i] + (x - knots[i]) * slope[i]).to(x.dtype)
 
 
 class Change(nn.Module):

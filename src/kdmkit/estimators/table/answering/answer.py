@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
+from kdmkit.distributions.events import Event, question_text
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.display import (
@@ -27,7 +28,6 @@ from kdmkit.estimators.table.display import (
 )
 
 if TYPE_CHECKING:
-    from kdmkit.distributions.events import Event
     from kdmkit.estimators.table.answering.engine import TableEngine
 
 #: Makes a generator of the model's device from a `random_state`.
@@ -42,29 +42,32 @@ class BaseAnswer(ABC):
     """The answer to a query.
 
     Attributes:
-        question: the query, as text.
         log_evidence: log p(given), a density if values of continuous columns are given; 0 without evidence.
     """
 
-    def __init__(self, question: str, log_evidence: float, engine: TableEngine, given: Event) -> None:
-        self.question, self.log_evidence = question, log_evidence
-        self._engine, self._given = engine, given
+    def __init__(self, asked: str | Event, log_evidence: float, engine: TableEngine, given: Event) -> None:
+        self.log_evidence, self._asked, self._engine, self._given = log_evidence, asked, engine, given
+
+    @property
+    def question(self) -> str:
+        """The query, as text."""
+        return question_text(self._asked, self._given)
 
     @cached_property
+    @torch.no_grad()
     def support(self) -> float:
         """How usual the evidence is: the share of rows that are at most as probable, in the same columns.
 
         0 if the evidence lies outside of the data, 1 without evidence. The rows are 5,000 draws of the model;
         of a range, the most usual rows in it count.
         """
-        with torch.no_grad():
-            return self._engine.support(self._given)
+        return self._engine.support(self._given)
 
     @cached_property
+    @torch.no_grad()
     def is_unusual(self) -> bool:
         """Whether the evidence is unlike the data: `support` is below 1 in 10,000."""
-        with torch.no_grad():
-            return self._engine.is_unusual(self._given)
+        return self._engine.is_unusual(self._given)
 
     @property
     @abstractmethod
@@ -90,8 +93,7 @@ class BaseAnswer(ABC):
         return {"query": self.question, **summary, **evidence}
 
     def __repr__(self) -> str:
-        lines = [self.question, *(f"  {name}: {self._text(name, v)}" for name, v in self.summary().items())]
-        return "\n".join(lines)
+        return "\n".join([self.question, *(f"  {n}: {self._text(n, v)}" for n, v in self.summary().items())])
 
     def __rich__(self) -> Any:
         """The summary and a histogram, for `rich.print` and the command line."""
@@ -127,13 +129,12 @@ class Answer(BaseAnswer):
     def __init__(
         self,
         posterior: Posterior,
-        question: str,
         log_evidence: float,
         generators: Generators,
         engine: TableEngine,
         given: Event,
     ) -> None:
-        super().__init__(question, log_evidence, engine, given)
+        super().__init__(posterior.column.name, log_evidence, engine, given)
         self._posterior, self._generators = posterior, generators
         self._intervals: dict[float, tuple[Any, Any]] = {}
 
@@ -145,8 +146,7 @@ class Answer(BaseAnswer):
     @property
     def levels(self) -> list[Any] | None:
         """All values in their order, if they are finitely many."""
-        levels = self._posterior.levels
-        return None if levels is None else list(levels)
+        return None if self._posterior.levels is None else list(self._posterior.levels)
 
     @property
     def ordered(self) -> bool:
@@ -347,13 +347,13 @@ class EventAnswer(BaseAnswer):
     def __init__(
         self,
         probability: float,
-        question: str,
+        event: Event,
         log_evidence: float,
         generators: Generators,
         engine: TableEngine,
         given: Event,
     ) -> None:
-        super().__init__(question, log_evidence, engine, given)
+        super().__init__(event, log_evidence, engine, given)
         self._probability, self._generators = probability, generators
 
     def __float__(self) -> float:
@@ -371,8 +371,8 @@ class EventAnswer(BaseAnswer):
 
     @property
     def probs(self) -> dict[Any, float]:
-        both = {True: self._probability, False: 1 - self._probability}
-        return dict(sorted(both.items(), key=lambda pair: -pair[1]))
+        both = [(True, self._probability), (False, 1 - self._probability)]
+        return dict(sorted(both, key=lambda pair: -pair[1]))
 
     def probability(self, value: bool = True) -> float:
         """The probability of the event; for False, the probability that it does not happen."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.posterior import Posterior
-from kdmkit.kernels import OneOf, Region
+from kdmkit.kernels import Region
 
 
 class DerivedPosterior(Posterior):
@@ -37,9 +37,7 @@ class DerivedPosterior(Posterior):
 
     @cached_property
     def _probs(self) -> Array:
-        steps, source = self.codec.steps, self.codec.source
-        regions = [source.trimmed(steps.preimage(OneOf([i]))) for i in range(len(self.codec.levels))]
-        probs = np.moveaxis(self.finer.masses_of(regions), 0, -1)
+        probs = np.moveaxis(self.finer.masses_of(self.codec.level_regions), 0, -1)
         total = probs.sum(-1, keepdims=True)
         probs = np.where(total > 0, probs / np.where(total > 0, total, 1.0), 1 / probs.shape[-1])
         if self._known is not None and (self._known >= 0).any():

@@ -86,7 +86,7 @@ class Explanation(Sequence[Cell]):
         lines = [
             [
                 *([str(c.row)] if several else []),
-                *(c.column, shown(c.value), shown(c.expected)),
+                *(c.column, *("missing" if v is None else shown(v) for v in (c.value, c.expected))),
                 "; ".join([f"{c.probability:.2%}", *c.rules]),
             ]
             for c in (self._cells[:_SHOWN] if several else self._cells)

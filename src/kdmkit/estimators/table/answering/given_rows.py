@@ -17,6 +17,8 @@ from kdmkit.distributions.arguments import gather_masks
 from kdmkit.distributions.event_inference import restriction
 from kdmkit.distributions.evidence import gather_evidence
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
+from kdmkit.estimators.table.answering.imputation import RuledCells
+from kdmkit.estimators.table.answering.whole_rows import decoded_cells
 from kdmkit.estimators.table.codecs.functions import GONE
 from kdmkit.estimators.table.codecs.rare import pooled
 from kdmkit.estimators.table.column import Column
@@ -29,6 +31,8 @@ from kdmkit.training import Table
 
 _NUMBERS = ("integer", "float")
 _SHOWN = 5
+# Draws of a row that breaks a rule.
+_ROUNDS = 1000
 
 
 def is_frame(given: Any) -> bool:
@@ -173,9 +177,12 @@ class GivenRowSampler:
         schema, n_rows = self._schema, n * self._frame.n_rows
         values = {name: value.cpu() for name, value in self.draw(n, generator).items()}
         given = {name: _repeated(cells, n) for name, cells in self._cells.items()}
+        ruled = self._ruled(values, given, n, generator)
         columns = []
         for name, column in schema.columns.items():
-            if column.variables or column.codec.keys is not None or column.kind == "constant":
+            if name in ruled:
+                columns.append(pooled(ruled[name], column.codec, self._cells))
+            elif column.variables or column.codec.keys is not None or column.kind == "constant":
                 drawn = pooled(
                     schema.decode_column(name, values, n_rows, first_key), column.codec, self._cells
                 )
@@ -188,6 +195,32 @@ class GivenRowSampler:
         index = None if index is None else index.repeat(n)
         backend = library or schema.backend
         return build_frame(columns, backend, [labels[column.name] for column in columns], index)
+
+    def _ruled(
+        self,
+        values: dict[str, Tensor],
+        given: Mapping[str, RawColumn],
+        n: int,
+        generator: torch.Generator,
+    ) -> dict[str, RawColumn]:
+        """The cells of columns with rules; rows that break one are drawn again, in place."""
+        schema, n_rows = self._schema, n * self._frame.n_rows
+        is_open = dict.fromkeys(schema.columns, np.ones(n_rows, dtype=bool))
+        rules = RuledCells(self.engine, is_open | {name: cells.missing for name, cells in given.items()})
+        for _ in range(_ROUNDS):
+            cells = decoded_cells(schema, values, rules.names)
+            for name in cells.keys() & given.keys():
+                cells[name] = _with_given(cells[name], given[name], schema.columns[name])
+            cells = rules.computed(cells)
+            rows = rules.broken(cells)
+            if not len(rows):
+                return cells
+            part = self._rows.take(torch.from_numpy(rows // n))
+            for name, value in self._draw_block(part, 0, 1, generator).items():
+                values[name][torch.from_numpy(rows)] = value.flatten(0, 1).cpu().to(values[name].dtype)
+        where = np.zeros(self._frame.n_rows, dtype=bool)
+        where[rows // n] = True
+        raise self._impossible(where, f"of which {_ROUNDS} draws broke a rule")
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n rows of all variables for each row of conditions."""

@@ -50,7 +50,7 @@ class Comparison:
     """
 
     def __init__(self, engine: TableEngine, left: Column, right: Column, rho: Any) -> None:
-        kinds = [_kind(column) for column in (left, right)]
+        kinds = [column.order_kind for column in (left, right)]
         if kinds[0] is None or kinds[0] != kinds[1]:
             wanted = "two columns of numbers, of dates, of times, or of the same ordered levels"
             got = f"{left.name!r} ({left.kind}) and {right.name!r} ({right.kind})"
@@ -209,10 +209,3 @@ class Comparison:
 
 def _with_rest(below: float, equal: float) -> list[float]:
     return [below, equal, max(0.0, 1.0 - below - equal)]
-
-
-def _kind(column: Column) -> Any:
-    codec = column.codec
-    if codec.numeric or column.kind in ("date", "time"):
-        return "number" if codec.numeric else column.kind
-    return tuple(codec.levels or ()) if codec.ordered else None

@@ -18,7 +18,7 @@ from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Interval, Region
-from kdmkit.kernels.region_reading import as_region
+from kdmkit.kernels.region_forms import as_region
 from kdmkit.kernels.regions import WHOLE
 
 # Masses that differ by less are equal.

@@ -23,7 +23,7 @@ from kdmkit.estimators.table.codecs.functions import GONE
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.derived import UNKNOWN, RowGroup, row_groups, without_codes
 from kdmkit.kernels import Missing, Region
-from kdmkit.kernels.regions import intersection
+from kdmkit.kernels.regions import WHOLE, intersection
 from kdmkit.training import Table
 
 if TYPE_CHECKING:
@@ -65,6 +65,17 @@ class RowAnswers:
             return self._engine.posterior_of(column, prior)
         ask = partial(self._joint.infer, observed=observed, **points, **regions)
         return self._engine.posterior_of(column, ask(target=names[0] if len(names) == 1 else names), ask)
+
+    def inside(self, column: Column, rows: Table, box: Mapping[str, Region]) -> Any:
+        """The distribution of a value given the other columns of every row, and that it lies in a region."""
+        (group,) = row_groups(self._schema, rows, column)
+        points, observed = _others(group.rows, column)
+        coarse = dict(group.regions or {})
+        regions = coarse | {name: intersection([coarse.get(name, WHOLE), part]) for name, part in box.items()}
+        points = {name: value for name, value in points.items() if name not in regions}
+        observed = {name: mask for name, mask in observed.items() if name in points}
+        (name,) = column.variables
+        return self._engine.posterior_of(column, self._inside(name, {**points, **regions}, observed))
 
     def _inside(self, target: str, evidence: Mapping[str, Any], observed: Mapping[str, Tensor]) -> Any:
         """The distribution of a variable given evidence on it, too: a region, in which its kernels lie."""

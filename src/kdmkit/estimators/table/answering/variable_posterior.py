@@ -106,12 +106,13 @@ class VariablePosterior(Posterior):
             return super().interval(coverage)
         if 0 in self.batch:
             return self.quantile(tails(coverage).tolist())
-        ends = self._covered(coverage)[0]
+        ends = self._covered_events(coverage)[0]
         return self._each(self.codec.values, ends.reshape(2, *self.batch, *self.rho.event_shape))
 
     def _covered(self, coverage: float) -> CoveredInterval:
-        if self.has_levels:
-            return super()._covered(coverage)
+        return super()._covered(coverage) if self.has_levels else self._covered_events(coverage)
+
+    def _covered_events(self, coverage: float) -> CoveredInterval:
         if coverage not in self._intervals:
             central = self._reach(tails(coverage))
             self._intervals[coverage] = nearest_interval(self._mixture, coverage, central)
@@ -229,7 +230,8 @@ class VariablePosterior(Posterior):
             centre = self._mean if self.codec.numeric else self._event_quantile(np.array(0.5))
             return self._each(self.codec.decode, centre)
         closeness = -np.abs(self.mean()[..., None] - self._numbers()) if self.codec.numeric else self.probs()
-        return self._each(self.codec.decode, torch.from_numpy(np.asarray(closeness.argmax(-1))))
+        codes = torch.from_numpy(np.asarray(closeness.argmax(-1)))
+        return self.codec.decode(codes.reshape(-1)).reshape(tuple(codes.shape))
 
     # ---- probabilities
 

@@ -18,7 +18,7 @@ from kdmkit.estimators.table.codecs.number_lists import CodePart
 from kdmkit.estimators.table.codecs.parts import Events, listed
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage, from_json, to_json
 from kdmkit.kernels import Interval, Region
-from kdmkit.kernels.region_reading import by_edges, single_values
+from kdmkit.kernels.region_forms import by_edges, single_values
 
 #: What draws have in place of rare levels.
 OTHER = "(other)"

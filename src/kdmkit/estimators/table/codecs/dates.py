@@ -29,7 +29,7 @@ from kdmkit.estimators.table.display import scalar, written
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.literals import read_people_date
 from kdmkit.kernels import Interval, OneOf, QuantileNormal, Region
-from kdmkit.kernels.region_reading import by_edges
+from kdmkit.kernels.region_forms import by_edges
 from kdmkit.kernels.regions import NOTHING, WHOLE, union
 
 Span = tuple[np.datetime64, np.datetime64]
@@ -193,9 +193,13 @@ class DateCodec(Codec):
         return boxes
 
     def outcomes_of(self, values: np.ndarray) -> np.ndarray:
+        return self.calendar.units(self.instants_of(values))
+
+    def instants_of(self, values: np.ndarray) -> np.ndarray:
+        """Cells as instants."""
         base = "datetime" if values.dtype.kind == "M" else "string"
         raw = RawColumn(self.name, values, np.zeros(len(values), bool), Storage(base))
-        return self.calendar.units(_instants(raw, self.text, self.zone))
+        return _instants(raw, self.text, self.zone)
 
     def are_outcomes(self, column: RawColumn) -> np.ndarray:
         return np.asarray(self.from_units(self.outcomes_of(column.values)) == column.values)

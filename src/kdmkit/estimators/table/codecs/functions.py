@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.kernels import Interval, Missing, Region
+from kdmkit.kernels import Interval, Missing, OneOf, Region
 from kdmkit.kernels.regions import NOTHING, union
 
 #: The code of a missing cell.
@@ -89,7 +90,14 @@ class DerivedCodec(Codec):
         """The same function of the column with another codec."""
         made = copy(self)
         made.source = source
+        made.__dict__.pop("level_regions", None)
         return made
+
+    @cached_property
+    def level_regions(self) -> list[Region]:
+        """The outcomes of the finer column at every level."""
+        codes = range(len(self.levels or ()))
+        return [self.source.trimmed(self.steps.preimage(OneOf([code]))) for code in codes]
 
     # ---- rows
 

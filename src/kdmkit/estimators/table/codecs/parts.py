@@ -27,7 +27,7 @@ from kdmkit.kernels import (
     Truncated,
     Union,
 )
-from kdmkit.kernels.region_reading import by_edges
+from kdmkit.kernels.region_forms import by_edges
 from kdmkit.kernels.regions import NOTHING, WHOLE, shared_spans
 
 _EPS = 2.0**-52

@@ -37,6 +37,8 @@ _PERSONAL = {
     "sentences": re.compile(r"\S+(?:\s+\S+){7,}"),
 }
 _LEAST_PERSONAL, _LOOKED_AT = 0.5, 1000
+# Texts that are left out may be levels if fewer rows have a text of their own.
+_MOST_SINGLE = 0.9
 # Columns with fewer different texts have a list of levels, however long these are.
 _FEWEST_PERSONAL = 20
 _MIXED = re.compile(r"(?=.*\d)(?=.*[^\W\d_])")
@@ -69,9 +71,15 @@ def doubt(column: RawColumn, kind: str) -> str:
     words = [marker for marker in storage.markers if marker.strip().lower() in WORDS]
     if words:
         return f'{words[0]!r} may be a level; types={{"{name}": "category"}}'
-    if storage.base != "string" or storage.categories is not None or kind not in ("category", "identifier"):
+    if storage.base != "string" or storage.categories is not None:
         return ""
     texts = Counter(column.present.tolist())
+    if kind == "text":
+        single = sum(count == 1 for count in texts.values())
+        is_repeated = single < _MOST_SINGLE * len(column.present) and not personal_content(column.present)
+        return f'left out, many texts are rare; types={{"{name}": "category"}}' if is_repeated else ""
+    if kind not in ("category", "identifier"):
+        return ""
     if len(date_formats(column)) == 2:
         return "dates of which day and month may swap: write them as 2024-05-31"
     writing = NumberWriting.of(texts) if len(texts) >= _FEWEST_NUMBERS else None

@@ -29,7 +29,7 @@ from kdmkit.estimators.table.codecs.parts import Events, Part, part_from_config
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage, microseconds, time_of_day
 from kdmkit.estimators.table.literals import read_people_time
 from kdmkit.kernels import Interval, Kernel, Periodic, Region, Resolution
-from kdmkit.kernels.region_reading import by_edges
+from kdmkit.kernels.region_forms import by_edges
 from kdmkit.kernels.regions import intersection, interval, union
 
 # Digits go round if they have more values; those of times have levels where they have rows enough.

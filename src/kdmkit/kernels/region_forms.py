@@ -1,9 +1,12 @@
-"""Regions as tensors: intervals of numbers, and sets of codes, a row for each of a batch."""
+"""Regions in other forms: from what people write, as cells between numbers, and as tensors for kernels.
+
+Tensors are of intervals of numbers, or of sets of codes, a row for each of a batch.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +15,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.tensors import broadcast
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.regions import START, STOP, Interval, OneOf, Region, Span, region_of
 
 
 class Bounds(NamedTuple):
@@ -157,3 +160,54 @@ def first_occurrences(values: Tensor) -> tuple[Tensor, Tensor]:
     new = torch.ones_like(ordered, dtype=torch.bool)
     new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
     return ordered, new
+
+
+# ---- what people write, and cells
+
+
+def single_values(region: Region) -> list[Any] | None:
+    """The outcomes of a region that has single values alone, without `Missing`; otherwise None."""
+    points = [] if region.is_batch else region.points
+    return None if region.is_batch or len(points) < len(region.spans) else points
+
+
+def by_edges(region: Region, edge: Callable[[Any, bool], float]) -> Region:
+    """The region with every cut as a number: outcomes are cells between neighbouring edges.
+
+    Args:
+        edge: the edge before a value, or after it; ends that are not in order raise a ValueError.
+
+    >>> by_edges(Interval(1, 3, closed="right"), lambda value, after: value + (0.5 if after else -0.5))
+    Interval(1.5, 3.5, closed='left')
+    """
+    edges: list[Span] = []
+    for start, stop in region.spans:
+        first = start if start == START else (0, edge(start[1], start[2]), False)
+        last = stop if stop == STOP else (0, edge(stop[1], stop[2]), False)
+        edges += [(first, last)] if first < last else []
+    spans: list[Span] = []
+    for first, last in sorted(edges):  # levels come in the order of their texts
+        if spans and spans[-1][1] >= first:
+            spans[-1] = (spans[-1][0], max(last, spans[-1][1]))
+        else:
+            spans.append((first, last))
+    return region_of(tuple(spans), region.has_missing)
+
+
+def as_region(value: Any) -> Region:
+    """What people write for a set of outcomes, as a region.
+
+    Args:
+        value: a region; a pair, which is a closed range with None for an open end; a list or a set; or one
+            value.
+
+    >>> as_region((0, None)), as_region(["a", "b"]), as_region(3)
+    (Interval(0, None), OneOf(['a', 'b']), OneOf([3]))
+    """
+    if isinstance(value, Region):
+        return value
+    if isinstance(value, tuple) and len(value) == 2:
+        return Interval(*value)
+    if isinstance(value, list | set | frozenset | tuple | range) or (hasattr(value, "ndim") and value.ndim):
+        return OneOf(value)
+    return OneOf([value])
