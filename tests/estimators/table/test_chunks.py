@@ -53,6 +53,11 @@ def chunked() -> kdm.KDMTable:
         return learned_from_chunks(curve(400), 2, **SMALL)
 
 
+def test_a_chunk_without_rows_is_refused(chunked: kdm.KDMTable) -> None:
+    with pytest.raises(ValueError, match="X: expected at least one row, got none"):
+        chunked.partial_fit(curve(400)[:0])
+
+
 def test_chunks_are_counted(chunked: kdm.KDMTable) -> None:
     assert chunked.n_samples_seen_ == 400
     assert [column.kind for column in chunked.columns_.values()] == ["category", "float", "float"]
@@ -254,5 +259,5 @@ def test_bad_rows_to_learn_from(parquet: Path) -> None:
     batches = iter([pa.table({"x": [1, 2]}), pa.table({"x": ["a", "b"]})])
     with pytest.raises(ValueError, match="batches with the same types of columns"):
         sample_frame("X", batches, None, 0)
-    with pytest.raises(ValueError, match="no columns"):
+    with pytest.raises(ValueError, match="X: expected at least one row, got none"):
         kdm.KDMTable().fit(iter([]))
