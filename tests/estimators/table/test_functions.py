@@ -332,3 +332,13 @@ def test_coarser_cells_that_contradict_each_other_are_rare_by_option() -> None:
         ]
     assert scores[0] == -np.inf
     assert -100 < scores[1] < 0
+
+
+def test_given_functions_follow_from_each_other() -> None:
+    rules = ["shop -> city", "city -> country"]
+    with typecheck.off():
+        table = kdm.KDMTable(n_components=2, max_epochs=1, rules=rules).fit(visits(300))
+    assert [str(rule) for rule in table.rules_] == rules
+    assert {name: table.columns_[name].source for name in ("city", "country")} == dict.fromkeys(
+        ("city", "country"), "shop"
+    )
