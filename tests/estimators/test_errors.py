@@ -96,6 +96,10 @@ PARAMETERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: regressor(validation_fraction=1.0),
         "validation_fraction: expected 0 ≤ validation_fraction < 1, got 1.0",
     ),
+    "classifier validation": (
+        lambda: classifier(validation_fraction=-0.1),
+        "validation_fraction: expected 0 ≤ validation_fraction < 1, got -0.1",
+    ),
     "regressor loss": (lambda: regressor(loss="mae"), "loss: expected one of .*got 'mae'"),
     "regressor weight": (
         lambda: regressor(generative_weight="auto"),

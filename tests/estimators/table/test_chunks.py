@@ -53,6 +53,11 @@ def chunked() -> kdm.KDMTable:
         return learned_from_chunks(curve(400), 2, **SMALL)
 
 
+def test_a_chunk_without_rows_is_refused(chunked: kdm.KDMTable) -> None:
+    with pytest.raises(ValueError, match="X: expected at least one row, got none"):
+        chunked.partial_fit(curve(400)[:0])
+
+
 def test_chunks_are_counted(chunked: kdm.KDMTable) -> None:
     assert chunked.n_samples_seen_ == 400
     assert [column.kind for column in chunked.columns_.values()] == ["category", "float", "float"]
@@ -77,8 +82,8 @@ def test_components_grow_with_the_rows(unchecked: None) -> None:
     counts = [table.partial_fit(frame.iloc[:200]).module_.n_components]
     counts.append(table.partial_fit(frame.iloc[200:300]).module_.n_components)
     counts.append(table.partial_fit(frame.iloc[300:]).module_.n_components)
-    # As many as `fit` takes; 300 rows would have 18, which is less than twice 12.
-    assert counts == [12, 12, kdm.KDMTable(**options).fit(frame).module_.n_components]
+    # As many as `fit` takes; 300 rows would have 21, which is less than twice 14.
+    assert counts == [14, 14, kdm.KDMTable(**options).fit(frame).module_.n_components]
     # The new model has learned from all rows.
     assert table.score(frame) > kdm.KDMTable(**options).fit(frame.head(200)).score(frame)
     # Without the kept rows it would learn from the new ones alone.
@@ -254,5 +259,5 @@ def test_bad_rows_to_learn_from(parquet: Path) -> None:
     batches = iter([pa.table({"x": [1, 2]}), pa.table({"x": ["a", "b"]})])
     with pytest.raises(ValueError, match="batches with the same types of columns"):
         sample_frame("X", batches, None, 0)
-    with pytest.raises(ValueError, match="no columns"):
+    with pytest.raises(ValueError, match="X: expected at least one row, got none"):
         kdm.KDMTable().fit(iter([]))

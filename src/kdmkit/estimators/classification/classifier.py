@@ -22,7 +22,14 @@ from kdmkit._core.checks import (
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.classification.joint_labels import component_per_row, fit_joint_labels
 from kdmkit.estimators.classification.logits import draw_given_label, fit_about_trend
-from kdmkit.estimators.common.arrays import Array, checked_rows, plain, to_tensor, weighted_rows
+from kdmkit.estimators.common.arrays import (
+    Array,
+    check_fraction,
+    checked_rows,
+    plain,
+    to_tensor,
+    weighted_rows,
+)
 from kdmkit.estimators.common.chunks import KeptRows, add_chunk, chunk_generator, thinned
 from kdmkit.estimators.common.cross_fit import check_trend, has_trend
 from kdmkit.estimators.common.joint_estimator import JointClassifier, is_built_in
@@ -216,6 +223,7 @@ class KDMClassifier(JointClassifier):
         check_choice("method", self.method, ("nonparametric", "likelihood", "discriminative"))
         check_number("noise", self.noise, "a number ≥ 0")
         check_count("head_epochs", self.head_epochs, least=0)
+        check_fraction(self.validation_fraction)
         self._alpha(has_trend=False)
         check_trend(self)
         if self.method != "nonparametric":

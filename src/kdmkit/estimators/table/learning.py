@@ -115,6 +115,8 @@ class TableEstimator(DensityMixin, KDMEstimator):
         with self._seeded():
             names = None if first else self.targets_
             self.targets_, raw = self._with_target(read_frame("X", X), y, names)
+            if not raw.n_rows:
+                raise ValueError(bad_argument("X", "at least one row", "none"))
             schema = self._new_schema(raw) if first else self._grown_schema(raw)
             weights, used = chunk_weights(sample_weight, raw.n_rows)
             rows = replace(schema.encode(raw, missing=self.missing).take(used), weights=weights)
