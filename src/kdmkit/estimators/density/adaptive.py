@@ -34,8 +34,10 @@ _STEPS, _WIDEST, _NARROWEST = (1.0, 0.5), 2.0, -20.0
 _SCALES, _LEAST_GAIN, _LEAST_SHARE = (0.5, 1.0, 2.0, 4.0), 0.02, 0.01
 # Outliers are farther than this from most values, in units of the range of these.
 _REACH = 10.0
-# Rows that calibrate p-values, at most and at least; their scores at once, and rows per block.
-_CALIBRATION, _LEAST_CALIBRATION, _SCORES, _CALIBRATION_BLOCK = 1024, 64, 1 << 25, 64
+# Rows that calibrate p-values, at most and at least, their scores, and scores that are computed at once.
+_CALIBRATION, _LEAST_CALIBRATION, _SCORES, _SCORES_AT_ONCE = 512, 64, 1 << 23, 1 << 21
+# Rows with a smaller log-overlap are no component's centre.
+_NEAR = -1e-3
 # A lower bound on a row's log-likelihood per dimension: a row far from all others must not decide alone.
 LEAST = -1e3
 # Rows nearer to each other than this, in standard deviations, count as repetitions of one row.
@@ -256,15 +258,14 @@ def leave_one_out_scores(
     most = min(_CALIBRATION, max(_LEAST_CALIBRATION, _SCORES // len(c)))
     sample = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:most]
     rows, share = x[sample], w[sample] / w[sample].sum()
-    # The column with the most values: few components agree with a row there.
-    column = max(range(x.shape[1]), key=lambda i: len(rows[:, i].unique()))
     with torch.no_grad():
         log_weights = torch.log_softmax(layer.logits.detach(), -1)
         bias = log_weights + kernel.log_norm(c).to(log_weights)
         parts = []
-        for block in rows.split(_CALIBRATION_BLOCK):
-            scores = score_matrix([kernel.term(block, c)], bias)
-            i, j = (block[:, column].unsqueeze(1) == c[:, column]).nonzero(as_tuple=True)
+        for block in rows.split(max(1, _SCORES_AT_ONCE // len(c))):
+            overlap = score_matrix([kernel.term(block, c)], torch.zeros_like(log_weights))
+            i, j = (overlap > _NEAR).nonzero(as_tuple=True)
+            scores = overlap + bias
             equal = (block[i] == c[j]).all(-1)
             i, j = i[equal], j[equal]
             left_out = scores.new_zeros(len(block)).index_add_(0, i, log_weights[j].exp().to(scores))

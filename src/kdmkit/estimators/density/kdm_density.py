@@ -241,15 +241,15 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """How unusual every row is: the p-value of its log-density, near 0 for novelties.
 
         It is the share of training rows whose density, computed without their own components, is as low:
-        `novelty(X) < .05` flags one usual row in twenty. At most 1,024 rows are compared, so that p-values
-        are at least about 1/1025; `score_samples` ranks rows below that.
+        `novelty(X) < .05` flags one usual row in twenty. At most 512 rows are compared, so that p-values
+        are at least about 1/513; `score_samples` ranks rows below that.
 
         Raises:
             ValueError: for a density of `merge`, and for one that was saved by kdmkit 0.2.
 
         >>> rows = np.random.default_rng(0).normal(size=(500, 2))
         >>> KDMDensity().fit(rows).novelty([[0.0, 0.0], [4.0, 4.0]]).round(2)
-        array([0.97, 0.  ])
+        array([0.9, 0. ])
         """
         scores = self.score_samples(X)
         calibration = getattr(self, "_calibration", None)
