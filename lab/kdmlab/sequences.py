@@ -176,6 +176,10 @@ def report(rows: Sequence[Row]) -> Report:
         f"fifths. Larger is better. Fits of hmmlearn: the best of {_SEEDS} by the training steps, 200 "
         "iterations; `GMMHMM` has as many components in a state as `KDMSequence`. KDMs have diagonal "
         "components: columns that are correlated within states need more of them.",
+        "Part of the difference are frequent values, which have probabilities in a KDM: durations of the "
+        "geyser that were noted as short or long, and returns of exactly 0 on days on which exchanges were "
+        "closed. Densities of hmmlearn have no bound at such values: on the four indices a component of "
+        "GMMHMM has collapsed onto closed days, so its number there is no measure of the model.",
     ]
     for row in select(rows, method="ChainLayer"):
         notes.append(

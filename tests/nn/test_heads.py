@@ -1,5 +1,6 @@
 """The heads of the page "Heads by task": its code runs, and every head learns its task."""
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,35 @@ def test_regression_has_two_modes(page: dict[str, Any]) -> None:
     # The best mean is sin x: what is left is the distance of the modes, and the noise.
     best = (x.sin() - target).square().mean().sqrt()
     assert float(error) < 1.1 * float(best)
+
+
+def test_what_else_works(page: dict[str, Any]) -> None:
+    """Mixed precision, averages of weights, clipped gradients: as for any module."""
+    z, y, head = page["z"], page["y"], page["head"]
+    exact = head(z).log_prob(y).detach()
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = head(z).log_prob(y).detach()
+        latent = head(z.bfloat16()).log_prob(y).detach()
+    assert rough.dtype == torch.float32
+    assert float((rough - exact).abs().amax()) < 1e-4
+    assert float((latent.float() - exact).abs().mean()) < 0.05
+    trained = copy.deepcopy(head).requires_grad_()
+    decay = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    average = torch.optim.swa_utils.AveragedModel(trained, multi_avg_fn=decay)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=0.01, weight_decay=0.0)
+    for _ in range(5):
+        optimizer.zero_grad()
+        (-trained(z).log_prob(y)).mean().backward()
+        norm = torch.nn.utils.clip_grad_norm_(trained.parameters(), 0.1)
+        assert bool(norm.isfinite())
+        optimizer.step()
+        average.update_parameters(trained)
+    assert bool(average(z).log_prob(y).isfinite().all())
+    # Weight decay pulls components towards 0.
+    decayed = copy.deepcopy(head).requires_grad_()
+    optimizer = torch.optim.AdamW(decayed.parameters(), lr=0.01, weight_decay=1.0)
+    optimizer.zero_grad()
+    (0 * decayed(z).log_prob(y)).sum().backward()
+    optimizer.step()
+    before, after = head.components["x"], decayed.components["x"]
+    torch.testing.assert_close(after, 0.99 * before)

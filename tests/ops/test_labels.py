@@ -15,7 +15,7 @@ import bounds
 import kdmkit as kdm
 from kdmkit.distributions import mixing
 from kdmkit.ops import Lookup, SquaredDistance, Term, dense
-from kdmkit.ops.dense_explicit import log_labels_given
+from kdmkit.ops.labels import _QueuedLabels, log_labels_given
 from kdmkit.ops.terms import Amplitudes
 
 _LIBRARY = str(Path(kdm.__file__).parent)
@@ -81,6 +81,31 @@ def test_agrees_with_the_general_path(labels: Callable[[Tensor], Term], width: i
     for one, other in zip(computed, wanted, strict=True):
         # Entries are sums of terms that cancel: errors are relative to the largest entry.
         assert (one - other).abs().max() <= tolerance(p) * other.abs().max()
+
+
+@pytest.mark.parametrize("labels", [as_amplitudes, as_logarithms])
+@pytest.mark.parametrize("width", [1, D])
+def test_the_path_of_other_devices_agrees_with_the_general_one(
+    labels: Callable[[Tensor], Term], width: int
+) -> None:
+    """Also with amplitudes of 0 and labels that no component has."""
+    p = inputs(width=width)
+    with torch.no_grad():
+        p["table"][0, 1:] = 0.0
+        if labels is as_amplitudes:
+            p["table"][:, K - 1] = 0.0
+    general = both(p, labels)[1]
+    table = p["table"] if labels is as_amplitudes else torch.log_softmax(p["table"], -1)
+    points = p["query"], p["components"], p["scale"].float()
+    queued = _QueuedLabels.apply(labels is as_amplitudes, *points, p["log_weights"], table, CODES)
+    torch.testing.assert_close(queued.double(), general, rtol=2e-6, atol=2e-6)
+    upstream = torch.linspace(-1, 1, N, dtype=torch.float64)
+    computed = torch.autograd.grad(queued, list(p.values()), upstream.float())
+    possible = torch.where(general.isfinite(), upstream, 0.0)  # others give no gradient
+    wanted = torch.autograd.grad(general, list(p.values()), possible)
+    for one, other in zip(computed, wanted, strict=True):
+        assert bool(one.isfinite().all())
+        assert (one - other).abs().max() <= 2 * tolerance(p) * other.abs().max()
 
 
 def test_only_what_needs_a_gradient_gets_one() -> None:

@@ -1,6 +1,6 @@
 """Weight decay and learning rates: which parameters have which."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from helpers import close
 from kdmkit.kernels import RBF, Composed
 from kdmkit.nn import DensityLayer, JointLayer
 from kdmkit.training import Rows, fit
-from kdmkit.training.steps import decayed_parameters
+from kdmkit.training.steps import decayed_parameters, make_optimizer
 from training.problems import Objective, options
 
 
@@ -59,13 +59,14 @@ def test_nothing_of_a_layer_decays_wherever_it_is():
 
 
 class Slow(nn.Module):
-    """A parameter with a tenth of the learning rate of the other."""
-
-    rate_factors: ClassVar[dict[str, float]] = {"slow": 0.1}
+    """Two parameters, one of which takes a tenth of the optimizer's steps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.slow, self.fast = (nn.Parameter(torch.zeros(())) for _ in range(2))
+
+    def step_factors(self) -> list[tuple[Tensor, Tensor]]:
+        return [(self.slow.detach(), torch.tensor(0.1))]
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.slow - 1).square() + (self.fast - 1).square() + 0 * x
@@ -80,3 +81,10 @@ def test_a_module_may_slow_parameters_down(schedule: Any):
     assert module.fast.item() > 0
     assert module.slow.item() == pytest.approx(0.1 * module.fast.item(), rel=1e-4)
     assert history[0]["learning_rate"] <= 0.01
+
+
+def test_betas_are_those_of_the_options():
+    optimizer = make_optimizer(nn.Linear(2, 2), options(betas=(0.8, 0.95)))
+    assert {group["betas"] for group in optimizer.param_groups} == {(0.8, 0.95)}
+    with pytest.raises(ValueError, match=r"betas\[1\]"):
+        options(betas=(0.9, 1.0))

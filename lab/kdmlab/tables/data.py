@@ -126,25 +126,32 @@ def split(name: str, rows: Rows, target: str, codes: frozenset[str] = frozenset(
 
 
 def adult(data_dir: Path) -> TableData:
-    """UCI's training and test files; an unknown cell, `?`, is a level, as in published runs."""
-    data = load("adult", _folder(data_dir, "uci"), download=False)
-    train, test = _adult(data.x_train, data.y_train), _adult(data.x_test, data.y_test)
-    return TableData("adult", train, test, "income")
+    """UCI's training and test files; an unknown cell, `?`, is a level, as in published runs.
+
+    The level is called "not stated": `KDMTable` takes `?` for a missing cell.
+    """
+    return _adult_with("not stated", "adult", data_dir)
 
 
 def adult_missing(data_dir: Path) -> TableData:
     """The same; an unknown cell is missing."""
-    data = adult(data_dir)
+    return _adult_with(None, "adult-missing", data_dir)
+
+
+def _adult_with(unknown: str | None, name: str, data_dir: Path) -> TableData:
+    """Adult with another cell in place of `?`."""
+    data = load("adult", _folder(data_dir, "uci"), download=False)
     train, test = (
-        {name: _without(column, "?") for name, column in rows.items()} for rows in (data.train, data.test)
+        {column: _replaced(cells, unknown) for column, cells in _adult(*part).items()}
+        for part in ((data.x_train, data.y_train), (data.x_test, data.y_test))
     )
-    return TableData("adult-missing", train, test, data.target)
+    return TableData(name, train, test, "income")
 
 
-def _without(column: Array, unknown: str) -> Array:
+def _replaced(column: Array, unknown: str | None) -> Array:
     if column.dtype != object:
         return column
-    return np.array([None if cell == unknown else cell for cell in column], dtype=object)
+    return np.array([unknown if cell == "?" else cell for cell in column], dtype=object)
 
 
 def _adult(x: Array, y: Array) -> Rows:

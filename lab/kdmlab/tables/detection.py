@@ -49,11 +49,19 @@ def c2st_sdmetrics(
     class Detection(ScikitLearnClassifierDetectionMetric):
         _get_classifier = staticmethod(xgboost_classifier)
 
-    real_columns = {name: real[name] for name in synthetic}
+    real_columns = complete({name: real[name] for name in synthetic})
+    drawn = {name: _with_real_levels(column, real_columns[name]) for name, column in synthetic.items()}
     with _numpy_seed(0):  # the metric shuffles by numpy's global generator
-        return float(
-            Detection.compute(_published(complete(real_columns), codes), _published(synthetic, codes))
-        )
+        return float(Detection.compute(_published(real_columns, codes), _published(drawn, codes)))
+
+
+def _with_real_levels(column: Array, real: Array) -> Array:
+    """Levels that no real row has become the rarest real one: the metric takes no others."""
+    if column.dtype != object:
+        return column
+    levels, counts = np.unique(real.astype(str), return_counts=True)
+    is_real = np.isin(column.astype(str), levels)
+    return np.where(is_real, column, levels[counts.argmin()]).astype(object)
 
 
 def _published(rows: Mapping[str, Array], codes: Collection[str]) -> Any:

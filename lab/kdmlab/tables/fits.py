@@ -6,6 +6,7 @@ A folder holds `fit.json` (seconds, parameters, machine), the synthetic rows, an
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from kdmlab.common import machine, versions
 from kdmlab.common.checks import bad_argument
 from kdmlab.common.files import read_arrays, replacing, write_arrays
 from kdmlab.tables import methods
-from kdmlab.tables.data import Array, Rows, TableData, count, halves, sample_rows
+from kdmlab.tables.data import Array, Rows, TableData, complete, count, halves, sample_rows, take
 from kdmlab.tables.imputation import remove_cells
 
 #: What a model is fitted to: all training rows; one half; all, with the target named; rows with holes.
@@ -103,7 +104,9 @@ def _write(fit: Fit, rows: Rows, target: str, folder: Path) -> dict[str, Any]:
         measured: dict[str, Any] = {}
     else:
         named = {"targets": [target]} if fit.variant == "targets" else {}
-        model = methods.table(fit.method, fit.seed, fit.device, **named).fit(rows)
+        # Codes such as months are texts of digits, which `KDMTable` would read as numbers.
+        types = {name: "category" for name, column in rows.items() if column.dtype == object}
+        model = methods.table(fit.method, fit.seed, fit.device, types=types, **named).fit(rows)
         draw = model.sample
         measured = {"parameters": methods.count_parameters(model), "epochs": len(model.history_)}
     measured["fit_seconds"] = round(time.perf_counter() - start, 3)
@@ -111,11 +114,22 @@ def _write(fit: Fit, rows: Rows, target: str, folder: Path) -> dict[str, Any]:
         kdm.save(model, folder / "model.safetensors")
     if fit.variant in ("all", "half"):
         start = time.perf_counter()
-        synthetic = draw(count(rows))
+        synthetic = _complete_rows(draw, count(rows))
         measured["draw_seconds"] = round(time.perf_counter() - start, 3)
         methods.check_rows(synthetic, count(rows))
         write_arrays(folder / "synthetic.npz", _stored(synthetic))
     return {**measured, "fitted_rows": count(rows)}
+
+
+def _complete_rows(draw: methods.Draw, n: int) -> Rows:
+    """n drawn rows without a missing cell, as the real rows that they are compared with."""
+    most = n
+    while True:
+        drawn = draw(most)
+        rows = complete(drawn)
+        if count(rows) >= n or count(rows) < most // 10:
+            return take(rows, np.arange(min(n, count(rows))))
+        most = math.ceil(1.05 * most * n / count(rows))
 
 
 def remove(fit: Fit, work_dir: Path) -> None:

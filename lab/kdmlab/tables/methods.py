@@ -16,39 +16,53 @@ from kdmlab.tables.data import Array, Rows, count, is_missing
 TABLES: dict[str, dict[str, Any]] = {"kdm": {}}
 KDM, INDEPENDENT, REAL = "kdm", "independent", "real"
 TARGETS = "kdm-targets"
+
+
 #: The defaults of `KDMTable.fit`, as lines of results record them. They change together with the library's.
-_FIT: dict[str, float] = {
-    "rows_per_component": 16,
-    "components_per_root": 1.0,
+_FIT: dict[str, Any] = {
+    "rows_per_component": 14,
+    "components_per_root": 1.5,
     "most_components": 256,
     "fine_share": 0.4,
     "fine_components_per_root": 2.0,
     "shrinkage": 0.05,
     "fewest_shrinkage": 0.1,
     "most_shrinkage": 5.0,
+    "independent_shrinkage": 1e3,
     "fading": 0.0,
     "masking_fading": 2.0,
-    "averaging": 0.2,
+    "averaging": 0.1,
     "batches": 8,
     "smallest_batch": 64,
     "largest_batch": 1024,
     "rate": 0.2,
-    "centre_rate": 0.25,
-    "epochs": 20,
-    "fewest_steps": 120,
+    "schedule": "cosine",
+    "betas": [0.9, 0.95],
+    "centre_step": 2.0,
+    "epochs": 14,
+    "fewest_steps": 200,
     "most_rows": 384_000,
     "tolerance": 0.05,
     "start_rows": 100_000,
-    "flat_rate": 0.02,  # of an option that is gone; all lines have it
 }
-_FIT_OF_TARGETS: dict[str, float] = {
-    "target_preference": 3.0,
-    "target_weight": 5.0,
-    "target_rate": 0.05,
-    "target_batch": 256,
-    "fewest_target_steps": 400,
-    "fewest_target_shrinkage": 1.0,
-    "most_target_shrinkage": 20.0,
+#: Those of a fit with targets, where they differ.
+_FIT_OF_TARGETS: dict[str, Any] = {
+    "rows_per_component": 16,
+    "components_per_root": 1.0,
+    "fewest_shrinkage": 1.0,
+    "most_shrinkage": 20.0,
+    "independent_shrinkage": 20.0,
+    "averaging": 0.2,
+    "smallest_batch": 256,
+    "largest_batch": 256,
+    "rate": 0.1,
+    "schedule": "one-cycle",
+    "betas": [0.9, 0.999],
+    "centre_step": None,
+    "epochs": 20,
+    "fewest_steps": 400,
+    "target_preference": 5.0,
+    "target_weight": 10.0,
 }
 
 

@@ -75,6 +75,8 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def full_precision(device_type: str) -> torch.autocast | nullcontext[None]:
     """A context in which autocast does not run products in half precision."""
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+    # The first test is for others: compilers break graphs at it.
+    has_autocast = device_type in ("cpu", "cuda") or torch.amp.is_autocast_available(device_type)
+    if has_autocast and torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()

@@ -39,7 +39,7 @@ from kdmkit.kernels import Kernel
 from kdmkit.ops import Lookup, Term, attend, log_mix
 from kdmkit.ops.api import log_mix_given
 from kdmkit.ops.dense import log_posterior
-from kdmkit.ops.dense_explicit import log_labels_given
+from kdmkit.ops.labels import log_labels_given
 from kdmkit.ops.terms import Masked
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to

@@ -92,6 +92,12 @@ class TreeCells(nn.Module):
     def _numbers(self) -> list[_NumberColumns]:
         return [part for part in self.number_columns if isinstance(part, _NumberColumns)]
 
+    @property
+    def centred(self) -> list[str]:
+        """Columns of numbers and circles: the last number of each of their components is a centre."""
+        circles = () if self.circles is None else self.circles.names
+        return [*(name for part in self._numbers for name in part.stack.names), *circles]
+
     # ---- rows
 
     def encode(

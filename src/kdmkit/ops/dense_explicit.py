@@ -3,9 +3,6 @@
 Training steps consist of this reduction. `dense` computes the same by differentiable operations, for second
 derivatives, forward mode, `torch.func` and the compiler. Here one matrix of exponentials serves the forward
 and the backward pass, and products are in float64 only if the spread of the data requires it.
-
-`log_labels_given` is log p(label | x) on a CPU, of which training steps of classifiers consist: one distance,
-one table of labels, one function. The time of small steps is that of the calls, so there are few operations.
 """
 
 from __future__ import annotations
@@ -19,8 +16,8 @@ from torch import Tensor
 
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import at_least_float32, full_precision
-from kdmkit.ops import dense
 from kdmkit.ops.dense import add_row, log_ratio, reduce_scores, reduce_scores_given, sum_rows, sum_scores
+from kdmkit.ops.labels import MAX_LABELS, MIN_LABEL_PROBABILITY, scatter_by_code
 from kdmkit.ops.recomputed import differentiable_gradients
 from kdmkit.ops.scaled_points import (
     ScaledPoints,
@@ -29,14 +26,7 @@ from kdmkit.ops.scaled_points import (
     narrow_product,
     narrow_product_transposed,
 )
-from kdmkit.ops.terms import Amplitudes, Lookup, Reduction, Result, SquaredDistance, Term, result_dtype
-
-# p(x, y) uses the exponentials of p(x), which are exact to 1e-38 of the largest, if p(y|x) is above this.
-MIN_LABEL_PROBABILITY = 1e-12
-# With more labels than this, selecting one score per query is cheaper than a product with all of them.
-MAX_LABELS = 64
-# Squares of amplitudes lose no digits, and do not overflow, while their sums are between these.
-_LEAST_SQUARES, _LARGEST_SQUARES = 1e-20, 1e30
+from kdmkit.ops.terms import Lookup, Reduction, Result, SquaredDistance, Term, result_dtype
 
 
 def supports(reduction: Reduction) -> str | None:
@@ -166,7 +156,7 @@ class _DenseRatio(torch.autograd.Function):
                 # Both sums are positive.
                 likelihood, by_conditional = others, 0.0 if grad_conditional is None else grad_conditional
                 by_prior = by_conditional if grad_lse is None else by_conditional - by_lse
-                chosen = _scatter_by_code(codes, (by_conditional / other_total).unsqueeze(-1), extra)
+                chosen = scatter_by_code(codes, (by_conditional / other_total).unsqueeze(-1), extra)
                 grad_extra = (
                     narrow_product_transposed(weights, chosen).mul_(likelihood).to(extra.dtype)
                     if needs[4]
@@ -202,14 +192,9 @@ def _select_by_code(extra: Tensor, codes: Tensor | None) -> Float[Tensor, "n m"]
 def _select_by_code_gradient(slopes: Float[Tensor, "n m"], extra: Tensor, codes: Tensor | None) -> Tensor:
     """The gradient by `extra`. A product, since scattered sums differ from run to run on a GPU."""
     if codes is not None:
-        chosen = _scatter_by_code(codes, torch.ones_like(slopes[:, :1]), extra)
+        chosen = scatter_by_code(codes, torch.ones_like(slopes[:, :1]), extra)
         slopes = narrow_product_transposed(slopes, chosen)
     return slopes.to(extra.dtype)
-
-
-def _scatter_by_code(codes: Tensor, values: Float[Tensor, "n 1"], table: Tensor) -> Float[Tensor, "n k"]:
-    """A matrix with value i in the column of code i, and zeros."""
-    return values.new_zeros(len(values), table.shape[-1]).scatter_(1, codes.long(), values)
 
 
 def _gradients(
@@ -240,109 +225,6 @@ def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], ScaledPoints, tupl
     return tensors[:n_inputs], points, tensors[n_inputs:]
 
 
-# ---- log p(label | x)
-
-
-def log_labels_given(
-    distance: Term, labels: Term, log_weights: Float[Tensor, "*weights m"]
-) -> Float[Tensor, " n"] | None:
-    """log Σ_j w_j p_j(label) / Σ_j w_j with w_j = exp(log_weights_j + distance_j): the second sum of
-    `log_mix_given` for usual arguments.
-
-    Args:
-        distance: a squared distance of points `(n, d)`.
-        labels: a `Lookup` or `Amplitudes` of labels `(n, 1)`.
-        log_weights: of shape `(m,)`.
-
-    Returns:
-        None if the arguments are not usual, or float32 loses digits.
-
-    >>> x = SquaredDistance(torch.tensor([[0.0]]), torch.tensor([[0.0], [1.0]]), torch.ones(1, 1))
-    >>> labels = Amplitudes(torch.tensor([[1]]), torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
-    >>> log_labels_given(x, labels, torch.zeros(2)).exp()  # 0.7311·0.64
-    tensor([0.4679])
-    """
-    if not isinstance(distance, SquaredDistance) or not isinstance(labels, Amplitudes | Lookup):
-        return None
-    are_amplitudes, codes = isinstance(labels, Amplitudes), labels.codes
-    table = labels.amplitudes if isinstance(labels, Amplitudes) else labels.table
-    query, components = distance.query, distance.components
-    is_usual = (
-        # First: while a compiler traces, comparisons of sizes would become conditions.
-        only_reverse_mode()
-        and query.dtype == components.dtype == table.dtype == log_weights.dtype == torch.float32
-        and query.device.type == components.device.type == table.device.type == "cpu"
-        and query.ndim == components.ndim == distance.scale.ndim == table.ndim == codes.ndim == 2
-        and log_weights.ndim == 1
-        and not distance.metric
-        and table.shape[1] <= MAX_LABELS
-        and 0 < query.shape[0] * components.shape[0] <= dense.LARGEST_ON_CPU
-        and not torch.is_autocast_enabled("cpu")
-    )
-    if not is_usual:
-        return None
-    log_probs: Tensor | None = _LogLabels.apply(
-        are_amplitudes, query, components, distance.scale, log_weights, table, codes
-    )
-    return log_probs
-
-
-class _LogLabels(torch.autograd.Function):
-    """(are_amplitudes, query, components, scale, log_weights, table, codes) → log p(code | query), or None.
-
-    `table` has a row per component: log-probabilities of labels, or amplitudes.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, are_amplitudes: bool, *inputs: Any) -> Tensor | None:
-        query, components, scale, log_weights, table, codes = inputs
-        points, norms = ScaledPoints.near(query, components, scale), None
-        if points is None:
-            return None
-        if are_amplitudes:
-            likelihood = table.square()
-            norms = likelihood.sum(-1, keepdim=True)
-            low, high = norms.aminmax()
-            # False for NaN.
-            if not (low.item() > _LEAST_SQUARES and high.item() < _LARGEST_SQUARES):
-                return None
-            likelihood.div_(norms)
-        else:
-            likelihood = table.exp()
-        weights = torch.softmax(points.scores(log_weights), -1)
-        probs = (likelihood.mT @ weights.mT).gather(0, codes.mT).squeeze(0)
-        if not probs.amin().item() > MIN_LABEL_PROBABILITY:
-            return None
-        points.save(ctx, *inputs, likelihood, norms, weights, probs)
-        return probs.log()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        points, (*inputs, likelihood, norms, weights, probs) = ScaledPoints.saved(ctx)
-        needs, (table, codes) = ctx.needs_input_grad[1:], inputs[4:]
-        if torch.is_grad_enabled():
-            outputs = _differentiable_labels(norms is not None, *inputs)
-            return None, *differentiable_gradients(outputs, inputs, needs, (gradient,))
-        by_chosen, by_table = (gradient / probs).unsqueeze(-1), None
-        chosen = _scatter_by_code(codes, by_chosen, table)
-        with full_precision("cpu"):
-            if needs[4]:
-                by_table = narrow_product_transposed(weights, chosen)
-                by_table = _by_table(by_table, likelihood, norms, table)
-            slopes = torch.addmm(gradient.unsqueeze(-1), chosen, likelihood.mT, beta=-1).mul_(weights)
-            by_weights = slopes.sum(0)
-            by_points = points.gradients(slopes, needs[:3], by_weights, rows_cancel=True)
-        return None, *by_points, by_weights, by_table, None
-
-
-def _by_table(by_likelihood: Tensor, likelihood: Tensor, norms: Tensor | None, table: Tensor) -> Tensor:
-    """The gradient by log-probabilities, or, with norms, by amplitudes a: the likelihood is a²/norm."""
-    if norms is None:
-        return by_likelihood.mul_(likelihood)
-    mean = (by_likelihood * likelihood).sum(-1, keepdim=True)
-    return by_likelihood.sub_(mean).mul_(table).div_(norms).mul_(2)
-
-
 # ---- second derivatives: the same by differentiable operations
 
 
@@ -359,10 +241,3 @@ def _differentiable_given(dtype: torch.dtype, *inputs: Any) -> Result:
     together = scores + _select_by_code(at_least_float32(extra), codes)
     lse, conditional = reduce_scores_given(scores, together)
     return add_row(lse, term.row()).to(dtype), conditional.to(dtype)
-
-
-def _differentiable_labels(are_amplitudes: bool, *inputs: Any) -> tuple[Tensor]:
-    query, components, scale, log_weights, table, codes = inputs
-    labels = Amplitudes(codes, table) if are_amplitudes else Lookup(codes, table)
-    scores = sum_scores([SquaredDistance(query, components, scale).prepared()], log_weights)
-    return (reduce_scores_given(scores, scores + labels.matrix())[1].to(query.dtype),)

@@ -39,7 +39,7 @@ CLASSES: dict[str, Any] = {
 }
 
 # The seed of draws, the number of draws so far, and whether targets were one-dimensional.
-_PRIVATE = ("_seed", "_n_draws", "_flat_target")
+_PRIVATE = ("_seed", "_n_draws", "_flat_target", "_calibration")
 
 # Types of parameters that constructors annotate as Any.
 _PARAMETERS: dict[str, Any] = {
@@ -66,6 +66,7 @@ _FITTED: dict[str, Any] = {
     "_seed": int,
     "_n_draws": int,
     "_flat_target": bool,
+    "_calibration": np.ndarray | None,
     "typical_length_": int,
 }
 # The tensor of `KDMTable.pair_information_`, which models of version 0.2 lack.

@@ -91,6 +91,7 @@ class FitOptions:
         max_epochs: passes over the data at most.
         batch_size: rows per step, over all processes together.
         learning_rate: the schedule's peak.
+        betas: of AdamW.
         schedule: `"one-cycle"` (a short warm-up, then down to almost zero), `"cosine"`, or `"constant"`.
         weight_decay: of AdamW; for weights of linear and convolutional maps, not for biases, scales and
             parameters of KDM layers and kernels.
@@ -119,6 +120,7 @@ class FitOptions:
     max_epochs: int = 100
     batch_size: int = 64
     learning_rate: float = 1e-2
+    betas: tuple[float, float] = (0.9, 0.999)
     schedule: Schedule = "one-cycle"
     weight_decay: float = 0.0
     clip_norm: float | None = 5.0
@@ -142,6 +144,8 @@ class FitOptions:
         check_number("weight_decay", self.weight_decay, "a finite number ≥ 0")
         check_number("min_improvement", self.min_improvement, "0 ≤ min_improvement < 1", below=1)
         check_number("tolerance", self.tolerance, "a finite number ≥ 0")
+        for i, beta in enumerate(self.betas):
+            check_number(f"betas[{i}]", beta, "0 ≤ β < 1", below=1)
         if self.averaging is not None:
             wanted = "0 < averaging ≤ 1, or None"
             check_number("averaging", self.averaging, wanted, positive=True, below=1, most=1)

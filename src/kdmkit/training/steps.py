@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,10 @@ class Steps:
         self._rates = [torch.zeros((), device=device) for _ in optimizer.param_groups] if self.moves else []
         self._rates_set: list[float] = []
         self._replayed = Replayed(device, [self.generator]) if self.replays else None
+        # A module may have parameters, or parts of them, that take shorter steps than the optimizer's.
+        self._step_factors: Callable[[], list[tuple[Tensor, Tensor]]] = getattr(
+            objective, "step_factors", list
+        )
 
     def parts(self) -> dict[str, Any]:
         """Everything with a state that a checkpoint keeps, by name."""
@@ -159,7 +163,11 @@ class Steps:
         return Draws(self.generator, len(data_rows), data_rows)
 
     def _move(self) -> None:
+        factors = self._step_factors()
+        before = [part.clone() for part, _ in factors]
         self.optimizer.step()
+        for (part, factor), old in zip(factors, before, strict=True):
+            part.copy_(torch.lerp(old, part, factor.to(part)))
         # A graph writes gradients, which the optimizer outside reads, to fixed tensors.
         self.optimizer.zero_grad(set_to_none=self.moves or not self.replays)
         if self.average is not None:
@@ -196,26 +204,25 @@ def weighted_sum(losses: Tensor, weights: Tensor | None, n_rows: int) -> Tensor:
 
 
 def make_optimizer(objective: nn.Module, options: FitOptions) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters, with weight decay for `decayed_parameters`.
-
-    A module may have parameters with smaller learning rates: by their names, factors in `rate_factors`.
-    """
+    """AdamW over the trainable parameters, with weight decay for `decayed_parameters`."""
     trainable = {name: p for name, p in objective.named_parameters() if p.requires_grad}
     if not trainable:
         raise ValueError(bad_argument("objective", "at least one trainable parameter", "none"))
     decayed = decayed_parameters(objective)
-    factors: Mapping[str, float] = getattr(objective, "rate_factors", {})
-    parts: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, p in trainable.items():
-        decay = options.weight_decay if name in decayed else 0.0
-        parts.setdefault((factors.get(name, 1.0), decay), []).append(p)
-    # The first group's rate is that of the history.
-    groups: list[dict[str, Any]] = [
-        {"params": parts[key], "weight_decay": key[1], "lr": key[0] * options.learning_rate}
-        for key in sorted(parts, reverse=True)
+    groups = [
+        {
+            "params": [p for name, p in trainable.items() if (name in decayed) == decays],
+            "weight_decay": options.weight_decay if decays else 0.0,
+        }
+        for decays in (True, False)
     ]
     # Fused: one pass over the parameters in place of a dozen.
-    return torch.optim.AdamW(groups, lr=options.learning_rate, fused=True)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=options.learning_rate,
+        betas=options.betas,
+        fused=True,
+    )
 
 
 def decayed_parameters(objective: nn.Module) -> set[str]:

@@ -40,7 +40,7 @@ def fit_tree(
     fading: float = TREE_RECIPE.fading,
     masking_fading: float = TREE_RECIPE.fading,
     targets: Targets | None = None,
-    centre_rate: float = 1.0,
+    centre_step: float | None = None,
     exact_counts: bool = False,
     identity: dict[str, Any] | None = None,
 ) -> list[dict[str, float]]:
@@ -57,7 +57,8 @@ def fit_tree(
         options: settings of the loop; None is `tree_options(len(rows))`.
         shrinkage, smoothing, masking, fading, masking_fading: regularisation, as in `TreeObjective`.
         targets: variables that will be predicted: their conditional likelihoods take part in the loss.
-        centre_rate: the learning rate of components of numbers, relative to that of other parameters.
+        centre_step: steps of centres of numbers are multiplied by this times the bandwidth, and by ½ at most:
+            centres that move far for their width lie less exactly. None leaves them as they are.
         exact_counts: whether a step of expectation maximisation follows: what no row has together becomes as
             improbable as `shrinkage` allows. Not with targets.
         identity: what else a checkpoint depends on.
@@ -85,7 +86,7 @@ def fit_tree(
         "masking": masking,
         "fading": fading,
         "masking_fading": masking_fading,
-        "centre_rate": centre_rate,
+        "centre_step": centre_step,
     }
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
     has_missing = validation_rows is not None and not bool(validation_rows.tensors[2].all())

@@ -52,6 +52,8 @@ class TreeRecipe:
 
 
 TREE_RECIPE = TreeRecipe()
+# The largest factor of a step of a centre.
+_MOST_STEP = 0.5
 
 
 class Targets:
@@ -149,10 +151,7 @@ class TreeObjective(DrawingModule):
         masking_fading: ψ, of hidden cells.
         has_missing: whether validation rows have missing cells.
         targets: variables that will be predicted.
-        centre_rate: the learning rate of components of numbers, relative to that of other parameters.
-
-    Attributes:
-        rate_factors: by parameter, the factor of its learning rate if it is not 1.
+        centre_step: as in `fit_tree`.
     """
 
     step: Tensor
@@ -172,20 +171,17 @@ class TreeObjective(DrawingModule):
         masking_fading: float = TREE_RECIPE.fading,
         has_missing: bool = False,
         targets: Targets | None = None,
-        centre_rate: float = 1.0,
+        centre_step: float | None = None,
     ) -> None:
         super().__init__()
-        centre_rate = check_number("centre_rate", centre_rate, "a finite number > 0", positive=True)
-        self.rate_factors = {
-            f"losses.layer.components.{name}": centre_rate
-            for name in layer.variables
-            if not layer.kernel(name).discrete
-        }
         targets = Targets() if targets is None else targets
         targets.check(layer)
         n = float(len(rows)) if rows.weights is None else effective_rows(rows.weights)
         if shrinkage is None:
             shrinkage = TREE_RECIPE.pseudo_counts(n, layer.n_components)
+        if centre_step is not None:
+            check_number("centre_step", centre_step, "a finite number > 0", positive=True)
+        self.centre_step = centre_step
         self.n_steps = max(1, n_steps)
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
         self.fading = check_number("fading", fading, "a finite number ≥ 0")
@@ -204,6 +200,19 @@ class TreeObjective(DrawingModule):
     def layer(self) -> TreeLayer:
         """The tree that is trained."""
         return self.losses.layer
+
+    def step_factors(self) -> list[tuple[Tensor, Tensor]]:
+        """Centres of numbers, and the factors of their steps (`Steps`)."""
+        if self.centre_step is None:
+            return []
+        layer, factor = self.layer, self.centre_step
+        return [
+            (
+                layer.components[name].detach()[:, -1:],
+                (factor * layer.kernel(name).learned_bandwidth.value.detach()).clamp_max(_MOST_STEP),
+            )
+            for name in self.losses.cells.centred
+        ]
 
     def forward(
         self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]

@@ -82,8 +82,8 @@ def test_components_grow_with_the_rows(unchecked: None) -> None:
     counts = [table.partial_fit(frame.iloc[:200]).module_.n_components]
     counts.append(table.partial_fit(frame.iloc[200:300]).module_.n_components)
     counts.append(table.partial_fit(frame.iloc[300:]).module_.n_components)
-    # As many as `fit` takes; 300 rows would have 18, which is less than twice 12.
-    assert counts == [12, 12, kdm.KDMTable(**options).fit(frame).module_.n_components]
+    # As many as `fit` takes; 300 rows would have 21, which is less than twice 14.
+    assert counts == [14, 14, kdm.KDMTable(**options).fit(frame).module_.n_components]
     # The new model has learned from all rows.
     assert table.score(frame) > kdm.KDMTable(**options).fit(frame.head(200)).score(frame)
     # Without the kept rows it would learn from the new ones alone.

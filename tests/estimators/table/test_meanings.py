@@ -253,6 +253,16 @@ def test_two_ends_that_are_one_value_but_for_rounding_are_no_cell(table: kdm.KDM
     assert compared._between(engine.columns["tenths"], *ends).isfinite().all()
 
 
+def test_edges_of_many_numbers_are_those_of_each(table: kdm.KDMTable) -> None:
+    part: Any = table._engine().columns["tenths"].codec.number_part
+    grid = np.arange(-30, 300) / 10
+    numbers = np.concatenate(
+        [grid, np.nextafter(grid, 40), grid + 0.05, grid + 0.0003, [np.inf, -np.inf, 1e300]]
+    )
+    for after in (False, True):
+        assert part.edges(numbers, after).tolist() == [part.edge(number, after) for number in numbers]
+
+
 def test_a_column_compared_with_itself(table: kdm.KDMTable) -> None:
     c = table.columns
     assert table.probability(c.tenths <= c.tenths) == table.probability(c.tenths == c.tenths) == 1

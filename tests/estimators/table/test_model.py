@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from kdmkit.estimators import KDMTable
-from kdmkit.estimators.table import TABLE_RECIPE
+from kdmkit.estimators.table import TABLE_RECIPE, TARGET_RECIPE
 from kdmkit.estimators.table.model import fine_share, table_options
 from kdmkit.training import Table
 
 
 @pytest.mark.parametrize(
     ("rows", "steps"),
-    [(200, 120), (5000, 196), (17_000, 333), (30_000, 375), (3_000_000, 2930)],
+    [(200, 200), (5000, 200), (17_000, 233), (30_000, 411), (3_000_000, 2930)],
 )
 def test_the_number_of_steps_follows_the_number_of_rows(rows: int, steps: int) -> None:
-    """Twenty epochs, at least 120 steps, at most 384,000 rows, in whole epochs."""
+    """Fourteen epochs, at least 200 steps, at most 384,000 rows, in whole epochs."""
     options = table_options(rows, {})
     per_epoch = math.ceil(rows / options.batch_size)
     assert options.max_epochs * per_epoch == pytest.approx(steps, abs=per_epoch)
@@ -28,7 +28,7 @@ def test_the_number_of_steps_follows_the_number_of_rows(rows: int, steps: int) -
 
 def test_batches_follow_the_number_of_rows() -> None:
     assert [table_options(rows, {}).batch_size for rows in (30, 1000, 5000, 10**6)] == [64, 128, 512, 1024]
-    assert table_options(10**6, {}, has_targets=True).batch_size == 256
+    assert table_options(10**6, {}, recipe=TARGET_RECIPE).batch_size == 256
 
 
 def test_chosen_settings_stay() -> None:
@@ -38,11 +38,11 @@ def test_chosen_settings_stay() -> None:
 
 def test_the_number_of_components_follows_the_number_of_rows() -> None:
     found = [TABLE_RECIPE.components(rows, 0.0) for rows in (10, 160, 1000, 5000, 16_384, 10**6)]
-    assert found == [4, 10, 31, 70, 128, 256]
+    assert found == [4, 11, 47, 106, 192, 256]
 
 
 def test_tables_of_numbers_have_more_components() -> None:
-    assert [TABLE_RECIPE.components(10_000, share) for share in (0.3, 0.4, 1.0)] == [100, 200, 200]
+    assert [TABLE_RECIPE.components(10_000, share) for share in (0.3, 0.4, 1.0)] == [150, 200, 200]
 
 
 def test_numbers_with_many_values_are_fine() -> None:
@@ -56,7 +56,7 @@ def test_numbers_with_many_values_are_fine() -> None:
 def test_weak_dependences_are_shrunk_more() -> None:
     concentrations = {"a": 1.0, "b": 40.0, "c": 10_000.0}
     assert TABLE_RECIPE.pseudo_rows(concentrations) == {"a": 0.1, "b": 2.0, "c": 5.0}
-    assert TABLE_RECIPE.pseudo_rows(concentrations, has_targets=True) == {"a": 1.0, "b": 2.0, "c": 20.0}
+    assert TARGET_RECIPE.pseudo_rows(concentrations) == {"a": 1.0, "b": 2.0, "c": 20.0}
 
 
 def test_a_fit_to_the_end_does_not_learn_noise_by_heart() -> None:

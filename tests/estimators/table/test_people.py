@@ -248,11 +248,11 @@ def test_a_cell_is_a_number_or_a_text(table: kdm.KDMTable) -> None:
 
 def test_texts_among_numbers_that_follow_from_another_column() -> None:
     keys = np.array([f"z{i}" for i in RNG.integers(0, 30, N)])
-    cells = np.where(keys == "z3", "none", [f"{x:.1f}" for x in RNG.gamma(2, 5, N)])
+    cells = np.where(keys == "z3", "absent", [f"{x:.1f}" for x in RNG.gamma(2, 5, N)])
     options: dict[str, Any] = {"types": {"x": "float"}, "n_components": 2, "max_epochs": 1, "random_state": 0}
     table = kdm.KDMTable(**options).fit({"key": keys, "x": cells})
-    assert table.probability("x > 0 and x_text = none") == 0
-    assert "none" not in set(table.sample(200, given="x > 3", random_state=0)["x"])
+    assert table.probability("x > 0 and x_text = absent") == 0
+    assert "absent" not in set(table.sample(200, given="x > 3", random_state=0)["x"])
     with pytest.raises(ValueError, match="a column of the frame after the arrow, got 'x_text'"):
         kdm.KDMTable(rules=["key -> x_text"], **options).fit({"key": keys, "x": cells})
 

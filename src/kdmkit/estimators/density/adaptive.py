@@ -16,6 +16,7 @@ from kdmkit._core.tensors import effective_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer, Scaler
 from kdmkit.nn.layer import LayerOptions
+from kdmkit.ops import score_matrix
 
 # In more dimensions than this, bandwidths exceed the steps of rounded columns, and are not mixed.
 _FEW_DIMENSIONS = 4
@@ -33,6 +34,10 @@ _STEPS, _WIDEST, _NARROWEST = (1.0, 0.5), 2.0, -20.0
 _SCALES, _LEAST_GAIN, _LEAST_SHARE = (0.5, 1.0, 2.0, 4.0), 0.02, 0.01
 # Outliers are farther than this from most values, in units of the range of these.
 _REACH = 10.0
+# Rows that calibrate p-values, at most and at least, their scores, and scores that are computed at once.
+_CALIBRATION, _LEAST_CALIBRATION, _SCORES, _SCORES_AT_ONCE = 512, 64, 1 << 23, 1 << 21
+# Rows with a smaller log-overlap are no component's centre.
+_NEAR = -1e-3
 # A lower bound on a row's log-likelihood per dimension: a row far from all others must not decide alone.
 LEAST = -1e3
 # Rows nearer to each other than this, in standard deviations, count as repetitions of one row.
@@ -243,3 +248,28 @@ def climb(value: Callable[[float], float], place: float) -> tuple[float, float]:
     left, right = value(place) - value(place - step), value(place) - value(place + step)
     vertex = place + step * (left - right) / (2 * (left + right)) if left + right > 0 else place
     return max((place, value(place)), (vertex, value(vertex)), key=lambda pair: pair[1])
+
+
+def leave_one_out_scores(
+    layer: DensityLayer, x: Float[Tensor, "n d"], w: Float[Tensor, " n"]
+) -> Float[Tensor, "2 k"]:
+    """log p(x_i) of some rows without the components that sit on them, in order, and the rows' shares."""
+    c, kernel = layer.components["x"].detach(), layer.kernel("x")
+    most = min(_CALIBRATION, max(_LEAST_CALIBRATION, _SCORES // len(c)))
+    sample = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:most]
+    rows, share = x[sample], w[sample] / w[sample].sum()
+    with torch.no_grad():
+        log_weights = torch.log_softmax(layer.logits.detach(), -1)
+        bias = log_weights + kernel.log_norm(c).to(log_weights)
+        parts = []
+        for block in rows.split(max(1, _SCORES_AT_ONCE // len(c))):
+            overlap = score_matrix([kernel.term(block, c)], torch.zeros_like(log_weights))
+            i, j = (overlap > _NEAR).nonzero(as_tuple=True)
+            scores = overlap + bias
+            equal = (block[i] == c[j]).all(-1)
+            i, j = i[equal], j[equal]
+            left_out = scores.new_zeros(len(block)).index_add_(0, i, log_weights[j].exp().to(scores))
+            scores[i, j] = -torch.inf
+            parts.append(torch.logsumexp(scores, 1) - torch.log1p(-left_out.clamp_max(1 - 1e-9)))
+    log_density, order = torch.cat(parts).double().sort()
+    return torch.stack([log_density, share[order].double()])

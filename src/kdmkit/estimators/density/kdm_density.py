@@ -34,7 +34,7 @@ from kdmkit.estimators.common.arrow import answer_rows
 from kdmkit.estimators.common.base import KDMEstimator, TensorAnswer
 from kdmkit.estimators.common.chunks import KeptRows, add_chunk
 from kdmkit.estimators.common.leave_one_out import choose_sigma, is_rule
-from kdmkit.estimators.density.adaptive import automatic_density, layer_of_rows
+from kdmkit.estimators.density.adaptive import automatic_density, layer_of_rows, leave_one_out_scores
 from kdmkit.estimators.density.groups import (
     GroupedRows,
     automatic_density_of_groups,
@@ -111,6 +111,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     history_: list[dict[str, float]] = field(init=False)
     method_: dict[str, float] = field(init=False)
     method_scores_: dict[str, float] = field(init=False)
+    _calibration: Array | None = field(init=False)
     _kept: KeptRows | GroupedRows | None = field(init=False, default=None)
     _prepared: tuple[DensityLayer, PreparedKDM] | None = field(init=False, default=None)
 
@@ -144,7 +145,10 @@ class KDMDensity(DensityMixin, KDMEstimator):
         kept = group_rows(rows, self.max_rows) if in_groups else rows.at_most(self.max_rows)
         if self.method != "likelihood" and isinstance(kept, GroupedRows):
             with self._seeded():
-                self._keep(self._of_groups(kept))
+                layer, sample = self._of_groups(kept), kept.sample
+                x, w = torch.from_numpy(sample.X).double(), torch.from_numpy(sample.weights)
+                self._calibration = leave_one_out_scores(layer, x, w).numpy()
+                self._keep(layer)
         else:
             sample = rows.sample if isinstance(rows, GroupedRows) else rows
             self._learn(sample.X, sample.sample_weight)
@@ -174,6 +178,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
                 layer, self.method_scores_, self.method_ = stacked
             else:
                 layer, self.method_ = self._nonparametric(x, weights), {NONPARAMETRIC: 1.0}
+            rows, w = merge_rows(x, weights)
+            self._calibration = leave_one_out_scores(layer, x[rows], w).numpy()
             self._keep(layer)
         return len(x)
 
@@ -231,6 +237,28 @@ class KDMDensity(DensityMixin, KDMEstimator):
     def _answers(self) -> dict[str, TensorAnswer]:
         return {"score_samples": lambda rows: self.module_().log_prob(rows.double())}
 
+    def novelty(self, X: Any) -> Array:
+        """How unusual every row is: the p-value of its log-density, near 0 for novelties.
+
+        It is the share of training rows whose density, computed without their own components, is as low:
+        `novelty(X) < .05` flags one usual row in twenty. At most 512 rows are compared, so that p-values
+        are at least about 1/513; `score_samples` ranks rows below that.
+
+        Raises:
+            ValueError: for a density of `merge`, and for one that was saved by kdmkit 0.2.
+
+        >>> rows = np.random.default_rng(0).normal(size=(500, 2))
+        >>> KDMDensity().fit(rows).novelty([[0.0, 0.0], [4.0, 4.0]]).round(2)
+        array([0.9, 0. ])
+        """
+        scores = self.score_samples(X)
+        calibration = getattr(self, "_calibration", None)
+        if calibration is None:
+            raise ValueError(bad_argument("density", "one that was fitted to rows", "one that was merged"))
+        typical, share = calibration
+        below = np.concatenate([[0.0], share.cumsum()])[np.searchsorted(typical, scores, side="right")]
+        return np.asarray((len(share) * below.clip(0, 1) + 1) / (len(share) + 1))
+
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of log p(x)."""
         return float(self.score_samples(X).mean())
@@ -285,7 +313,7 @@ def merge(a: KDMDensity, b: KDMDensity, *, weights: Sequence[float] | None = Non
     layer = DensityLayer(components.shape[1], len(components), kernel=kernel, **options)
     merged = copy.copy(a)
     merged.history_, merged.method_, merged.method_scores_ = [], {}, {}
-    merged._kept = merged._prepared = None
+    merged._kept = merged._prepared = merged._calibration = None
     merged.n_samples_seen_ = a.n_samples_seen_ + b.n_samples_seen_
     merged._keep(layer.assign({"x": components}, logits))
     return merged

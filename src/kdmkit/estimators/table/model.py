@@ -16,7 +16,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrays import split_index
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.table.derived import code_variables, without_codes
-from kdmkit.estimators.table.recipe import TABLE_RECIPE
+from kdmkit.estimators.table.recipe import TABLE_RECIPE, TARGET_RECIPE, TableRecipe
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import TreeLayer
 from kdmkit.nn.pair_information import PairInformation, pair_information
@@ -56,7 +56,12 @@ class TableSettings:
 
     def count_components(self, n_rows: int, train: Table) -> int:
         """The number of components for a table of `n_rows`, of which `train` has the training rows."""
-        return self.n_components or TABLE_RECIPE.components(n_rows, fine_share(train, self.presences))
+        return self.n_components or self.recipe.components(n_rows, fine_share(train, self.presences))
+
+    @property
+    def recipe(self) -> TableRecipe:
+        """The defaults of a fit with these targets."""
+        return TARGET_RECIPE if self.targets else TABLE_RECIPE
 
 
 def fit_model(
@@ -93,7 +98,7 @@ def start_layer(
         train.observed,
         train.weights,
         targets={name for group in settings.targets for name in group},
-        preference=TABLE_RECIPE.target_preference,
+        preference=settings.recipe.target_preference,
         others=code_variables(schema),
     )
     layer = TreeLayer(variables, k, generator=generator)
@@ -123,26 +128,26 @@ def train_layer(
         share: the share of new rows among the training rows, as in `table_options`.
     """
     some = _some_rows(train, torch.Generator().manual_seed(settings.seed))
-    targets = Targets(settings.targets, TABLE_RECIPE.target_weight) if settings.targets else None
+    recipe = settings.recipe
+    targets = Targets(settings.targets, recipe.target_weight) if settings.targets else None
+    concentrations = edge_concentrations(layer, some)
     return fit_tree(
         layer,
         train,
         validation,
-        options=table_options(len(train), settings.options, share, has_targets=bool(targets)),
-        shrinkage=TABLE_RECIPE.pseudo_rows(
-            edge_concentrations(layer, some), independent, settings.presences, has_targets=bool(targets)
-        ),
-        fading=TABLE_RECIPE.fading,
-        masking_fading=TABLE_RECIPE.masking_fading,
+        options=table_options(len(train), settings.options, share, recipe),
+        shrinkage=recipe.pseudo_rows(concentrations, independent, settings.presences),
+        fading=recipe.fading,
+        masking_fading=recipe.masking_fading,
         targets=targets,
-        centre_rate=1.0 if targets else TABLE_RECIPE.centre_rate,
+        centre_step=recipe.centre_step,
         exact_counts=bool(settings.presences) and share == 1,
         identity=settings.identity,
     )
 
 
 def table_options(
-    n_rows: int, chosen: Mapping[str, Any], share: float = 1.0, *, has_targets: bool = False
+    n_rows: int, chosen: Mapping[str, Any], share: float = 1.0, recipe: TableRecipe = TABLE_RECIPE
 ) -> FitOptions:
     """Settings of the loop.
 
@@ -151,15 +156,17 @@ def table_options(
         chosen: settings that the user has chosen.
         share: the share of new rows among the training rows. Fewer new rows need fewer steps, in proportion,
             and a learning rate that is smaller by √share.
-        has_targets: whether there are variables that will be predicted.
+        recipe: the defaults.
     """
-    batch = chosen.get("batch_size", TABLE_RECIPE.batch_size(n_rows, has_targets=has_targets))
-    steps = TABLE_RECIPE.steps(n_rows, batch, has_targets=has_targets)
+    batch = chosen.get("batch_size", recipe.batch_size(n_rows))
+    steps = recipe.steps(n_rows, batch)
     defaults = {
         "batch_size": batch,
-        "learning_rate": TABLE_RECIPE.target_rate if has_targets else TABLE_RECIPE.rate,
-        "tolerance": TABLE_RECIPE.tolerance,
-        "averaging": TABLE_RECIPE.averaging,
+        "learning_rate": recipe.rate,
+        "schedule": recipe.schedule,
+        "betas": recipe.betas,
+        "tolerance": recipe.tolerance,
+        "averaging": recipe.averaging,
     }
     options = tree_options(n_rows, **{"steps": steps, **defaults, **chosen})
     if share == 1:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from kdmkit.training.fit_arguments import Schedule
+
 
 @dataclass(frozen=True)
 class TableRecipe:
@@ -28,8 +30,8 @@ class TableRecipe:
         averaging: horizon of the averaged weights, as a share of all steps.
         batches, smallest_batch, largest_batch: a batch is about a share 1/batches of the rows, between these
             sizes, a power of two. Few large batches take less time than many small ones.
-        rate, centre_rate: the learning rate, and that of components of numbers relative to it: centres that
-            move fast lie less exactly where values are close to each other.
+        rate, schedule, betas: of the optimizer, as in `FitOptions`.
+        centre_step: as in `fit_tree`.
         epochs, fewest_steps, most_rows: the length of the training; at most so many rows are seen, with
             repetitions. The schedule ends before the tree overfits.
         tolerance: how much worse than the best epoch on validation rows a later one may be, in nats per row.
@@ -37,14 +39,10 @@ class TableRecipe:
         start_rows: at most this many rows, a uniform sample, give the tree and the first components.
         target_preference: the factor of information about a target when the tree is learned.
         target_weight: the factor of the conditional likelihoods of targets.
-        target_rate, target_batch, fewest_target_steps: the learning rate of a tree with targets, for all
-            parameters, rows of a batch, and the least number of steps.
-        fewest_target_shrinkage, most_target_shrinkage: bounds of pseudo-rows if there are targets: weak edges
-            would otherwise overfit the target.
     """
 
-    rows_per_component: int = 16
-    components_per_root: float = 1.0
+    rows_per_component: int = 14
+    components_per_root: float = 1.5
     most_components: int = 256
     fine_share: float = 0.4
     fine_components_per_root: float = 2.0
@@ -55,24 +53,21 @@ class TableRecipe:
     independent_shrinkage: float = 1e3
     fading: float = 0.0
     masking_fading: float = 2.0
-    averaging: float = 0.2
+    averaging: float = 0.1
     batches: int = 8
     smallest_batch: int = 64
     largest_batch: int = 1024
     rate: float = 0.2
-    centre_rate: float = 0.25
-    epochs: int = 20
-    fewest_steps: int = 120
+    schedule: Schedule = "cosine"
+    betas: tuple[float, float] = (0.9, 0.95)
+    centre_step: float | None = 2.0
+    epochs: int = 14
+    fewest_steps: int = 200
     most_rows: int = 384_000
     tolerance: float = 0.05
     start_rows: int = 100_000
-    target_preference: float = 3.0
-    target_weight: float = 5.0
-    target_rate: float = 5e-2
-    target_batch: int = 256
-    fewest_target_steps: int = 400
-    fewest_target_shrinkage: float = 1.0
-    most_target_shrinkage: float = 20.0
+    target_preference: float = 1.0
+    target_weight: float = 0.0
 
     def components(self, n_rows: int, fine_share: float) -> int:
         """The number of components of every column, by rows and by the share of columns with fine numbers."""
@@ -86,8 +81,6 @@ class TableRecipe:
         concentrations: Mapping[str, float],
         independent: Collection[str] = (),
         presences: Collection[str] = (),
-        *,
-        has_targets: bool = False,
     ) -> dict[str, float]:
         """Pseudo-rows of every state of the parent, by variable.
 
@@ -95,31 +88,45 @@ class TableRecipe:
             concentrations: of the edges.
             independent: variables that may be independent of their parents.
             presences: variables that say whether cells are there.
-            has_targets: whether there are variables that will be predicted.
         """
-        least, most = self.fewest_shrinkage, self.most_shrinkage
-        if has_targets:
-            least, most = self.fewest_target_shrinkage, self.most_target_shrinkage
         linked = {
             name: max(
-                self.fewest_presence_shrinkage if name in presences else least, min(most, self.shrinkage * a)
+                self.fewest_presence_shrinkage if name in presences else self.fewest_shrinkage,
+                min(self.most_shrinkage, self.shrinkage * a),
             )
             for name, a in concentrations.items()
         }
         return linked | dict.fromkeys(independent, self.independent_shrinkage)
 
-    def batch_size(self, n_rows: int, *, has_targets: bool = False) -> int:
+    def batch_size(self, n_rows: int) -> int:
         """The number of rows of a batch."""
-        if has_targets:
-            return self.target_batch
         size = 1 << round(math.log2(max(1, n_rows / self.batches)))
         return max(self.smallest_batch, min(self.largest_batch, size))
 
-    def steps(self, n_rows: int, batch_size: int, *, has_targets: bool = False) -> int:
+    def steps(self, n_rows: int, batch_size: int) -> int:
         """The number of training steps."""
-        fewest = self.fewest_target_steps if has_targets else self.fewest_steps
         rows = min(self.most_rows, self.epochs * n_rows)
-        return max(fewest, math.ceil(rows / batch_size))
+        return max(self.fewest_steps, math.ceil(rows / batch_size))
 
 
 TABLE_RECIPE = TableRecipe()
+#: Of a fit with targets. Weak dependences are not cut off: many of them together can predict. More
+#: pseudo-rows keep edges from overfitting the targets.
+TARGET_RECIPE = TableRecipe(
+    rows_per_component=16,
+    components_per_root=1.0,
+    fewest_shrinkage=1.0,
+    most_shrinkage=20.0,
+    independent_shrinkage=20.0,
+    averaging=0.2,
+    smallest_batch=256,
+    largest_batch=256,
+    rate=0.1,
+    schedule="one-cycle",
+    betas=(0.9, 0.999),
+    centre_step=None,
+    epochs=20,
+    fewest_steps=400,
+    target_preference=5.0,
+    target_weight=10.0,
+)

@@ -257,14 +257,21 @@ class NumberPart(Part):
         return super().outcomes(numbers) if self.step else numbers
 
     def edge(self, number: float, after: bool) -> float:
-        return float(self.edges(np.array(float(number)), after))
+        position = (float(number) - self.origin) / self.step
+        if not math.isfinite(position):
+            return position
+        near = round(position)
+        # Rounding of the number; near 0 there is none, unless the grid has another origin.
+        largest = (abs(float(number)) + abs(self.origin)) / self.step
+        slack = min(max(1e-9, 8 * _EPS * abs(position)), 1e-6 * largest, 0.01)
+        first = near + after if abs(position - near) <= slack else math.ceil(position)
+        return self.origin + (first - 0.5) * self.step
 
     def edges(self, numbers: np.ndarray, after: bool) -> np.ndarray:
-        """The edge between two outcomes nearest to each number, as `edge`."""
+        """`edge` of many numbers at once."""
         with np.errstate(invalid="ignore", over="ignore"):
             position = (numbers - self.origin) / self.step
             near = np.round(position)
-            # Rounding of the number; near 0 there is none, unless the grid has another origin.
             largest = (np.abs(numbers) + abs(self.origin)) / self.step
             slack = np.minimum(
                 np.maximum(1e-9, 8 * _EPS * np.abs(position)), np.minimum(1e-6 * largest, 0.01)

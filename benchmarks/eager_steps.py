@@ -1,0 +1,92 @@
+"""Eager and compiled training steps of a layer beside plain torch, in turns, and the first fit of a process.
+
+    PYTHONPATH=src:lab python benchmarks/eager_steps.py     # a minute on a GPU; writes $OUT/eager_steps.jsonl
+
+The ratio is that of medians; the calls of the methods alternate.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from kdmkit.distributions import mixing
+from kdmlab.bench.peers import Inputs, KdmkitHead, PlainHead, training_step
+from kdmlab.common import FORMAT, append_row, machine, versions
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+OUT = Path(os.environ.get("OUT", ".")) / "eager_steps.jsonl"
+_ROUNDS, _CALLS = 15, 20
+# The fit of a classifier to a hundred rows, in a process of its own.
+_FIRST_FIT = """
+import time
+start = time.perf_counter()
+from sklearn.datasets import load_iris
+import kdmkit as kdm
+kdm.KDMClassifier(max_epochs=5, random_state=0).fit(*load_iris(return_X_y=True))
+first = time.perf_counter() - start
+kdm.KDMClassifier(max_epochs=5, random_state=0).fit(*load_iris(return_X_y=True))
+print(first, time.perf_counter() - start - first)
+"""
+
+
+def _milliseconds(step: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    for _ in range(_CALLS):
+        step()
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / _CALLS * 1000
+
+
+def _general(step: Callable[[], Any]) -> Callable[[], Any]:
+    def without_short_path() -> Any:
+        with mock.patch.object(mixing, "log_labels_given", return_value=None):
+            return step()
+
+    return without_short_path
+
+
+def compare(n: int, m: int, d: int) -> None:
+    """Medians of all steps of one size, in turns."""
+    p = Inputs.random(n, m, d, 10, DEVICE)
+    steps: dict[str, Callable[[], Any]] = {
+        "plain torch": training_step(PlainHead(p), p),
+        "kdmkit": training_step(KdmkitHead(p), p),
+        "kdmkit, general path": _general(training_step(KdmkitHead(p), p)),
+    }
+    if DEVICE.type == "cuda":
+        steps["plain torch, compiled"] = training_step(torch.compile(PlainHead(p)), p)  # type: ignore[arg-type]
+        steps["kdmkit, compiled"] = training_step(torch.compile(KdmkitHead(p)), p)  # type: ignore[arg-type]
+    for step in steps.values():
+        _milliseconds(step)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(_ROUNDS):
+        for name, step in steps.items():
+            times[name].append(_milliseconds(step))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    for name, median in medians.items():
+        plain = medians["plain torch, compiled" if "compiled" in name else "plain torch"]
+        fields: Any = {"n": n, "m": m, "d": d, "method": name, "ms": median, "ratio": median / plain}
+        append_row(OUT, {"format": FORMAT, **fields, "machine": machine(), "versions": versions()})
+        print(fields, flush=True)
+
+
+def main() -> None:
+    compare(256, 512, 128)
+    compare(256, 4096, 64)
+    fits = subprocess.run([sys.executable, "-c", _FIRST_FIT], capture_output=True, text=True, check=False)
+    print("first and second fit, s:", fits.stdout.strip() or fits.stderr[-500:])
+
+
+if __name__ == "__main__":
+    main()
