@@ -225,7 +225,9 @@ class LowRank(Continuous):
         """Of some coordinates, in float64."""
         sigma = self.sigma.double()
         inverse = sigma.expand(*sigma.shape[:-1], self.factors.shape[-2])[..., index].reciprocal()
-        return _Whitened.of(inverse, self.factors[..., index, :].double())
+        # One factor after the other: columns that are far apart in memory are slow.
+        factors = self.factors[..., index, :].movedim(-1, 0).contiguous()
+        return _Whitened.of(inverse, factors.double())
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         self.check_dimensions(components.shape[-1], x)
@@ -348,9 +350,9 @@ class _Whitened(NamedTuple):
     root: list[list[Float[Tensor, "*m 1"]]]
 
     @classmethod
-    def of(cls, scales: Float[Tensor, "*m d"], factors: Float[Tensor, "*m d r"]) -> _Whitened:
+    def of(cls, scales: Float[Tensor, "*m d"], factors: Float[Tensor, "r *m d"]) -> _Whitened:
         """By Cholesky's algorithm."""
-        scaled = [scales * factor for factor in factors.unbind(-1)]
+        scaled = [scales * factor for factor in factors.unbind(0)]
         root: list[list[Tensor]] = []
         for column in scaled:
             row: list[Tensor] = []

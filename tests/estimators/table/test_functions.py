@@ -317,3 +317,28 @@ def test_step_functions() -> None:
     assert 0 not in steps.preimage(Missing)
     assert steps.preimage(WHOLE) == WHOLE
     assert steps.preimage(OneOf([7])).is_empty
+
+
+@pytest.mark.filterwarnings("ignore:levels that the fitted rows lack")
+def test_coarser_cells_that_contradict_each_other_are_rare_by_option() -> None:
+    """Of a new shop nothing is known: then its city and its manager cannot occur together."""
+    frame = visits(300)
+    row = pd.DataFrame([frame.iloc[0].to_dict() | {"shop": "s99", "city": "city 1", "manager": "m0"}])
+    options: Any = {"n_components": 2, "max_epochs": 1, "random_state": 0}
+    with typecheck.off():
+        scores = [
+            kdm.KDMTable(broken_rules=broken, **options).fit(frame).score_samples(row)[0]
+            for broken in ("impossible", "rare")
+        ]
+    assert scores[0] == -np.inf
+    assert -100 < scores[1] < 0
+
+
+def test_given_functions_follow_from_each_other() -> None:
+    rules = ["shop -> city", "city -> country"]
+    with typecheck.off():
+        table = kdm.KDMTable(n_components=2, max_epochs=1, rules=rules).fit(visits(300))
+    assert [str(rule) for rule in table.rules_] == rules
+    assert {name: table.columns_[name].source for name in ("city", "country")} == dict.fromkeys(
+        ("city", "country"), "shop"
+    )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kdmkit.estimators.table.expressions import Constant, Expression, Operation, Reference, is_linear, linear
+from kdmkit.estimators.table.resolutions import WHOLE_STEP
 from kdmkit.estimators.table.rule_search import NumberView
 
 # Nats by which a rule explains the rows better than chance does, beside the logarithm of what was tried.
@@ -182,8 +183,9 @@ class _Search:
             return False
         target, value = self.all[view.name], expression.value(self.all)
         tolerance = np.full(len(target), view.half_step)
-        for name in expression.names if is_linear(expression) else ():
-            if step := self.views[name].half_step:
+        for name in expression.names:
+            step = self.views[name].half_step
+            if step and (step < WHOLE_STEP or is_linear(expression)):
                 moved = {**self.all, name: self.all[name] + step}
                 tolerance = tolerance + np.abs(expression.value(moved) - value)
         tolerance = tolerance * (1 + 1e-6) + 1e-9 * np.maximum(np.abs(target), np.abs(value))
@@ -229,10 +231,12 @@ class _Search:
         assert self._positive is not None
         names, logs, errors = self._positive
         i = names.index(name)
+        is_whole = np.array([[self.views[other].half_step >= WHOLE_STEP] for other in names])
+        parts = np.where(is_whole, 0.0, errors)
         for sign in "/*":
             other = logs if sign == "*" else -logs
             factor = logs[i] - logs[:, None] - other
-            allowed = 2.2 * errors[i].max() + 1e-8
+            allowed = 2.2 * (errors[i] + parts[:, None] + parts).max(-1) + 1e-8
             for j, k in np.argwhere(np.ptp(factor, -1) <= allowed).tolist():
                 is_alone = any(np.ptp(logs[i] - logs[m]) <= 1e-6 for m in (j, k))
                 if i in (j, k) or j == k or is_alone or (sign == "*" and j > k):

@@ -10,6 +10,8 @@ import numpy as np
 from kdmkit.estimators.table.codecs.numbers import NumberCodec, from_numbers
 from kdmkit.estimators.table.frames.storage import shortest
 
+#: Half a step of whole numbers.
+WHOLE_STEP = 0.5
 # Finer numbers have no resolution.
 _MOST_DECIMALS = 9
 # What arithmetic may lose of numbers with fewer than 15 digits, and of others, in units of the number.

@@ -64,7 +64,7 @@ def with_rules(schema: Schema, frame: RawFrame, wanted: Any, broken_rules: str) 
     ]
     functions = [_checked_function(rule, schema, views) for rule in given if isinstance(rule, FunctionRule)]
     others = [_checked(rule, schema, raw.columns) for rule in given if not isinstance(rule, FunctionRule)]
-    pairs = [(rule.source, rule.target) for rule in functions]
+    pairs = _closed([(rule.source, rule.target) for rule in functions])
     formulas: list[Rule] = []
     found: list[tuple[str, str]] = []
     if AUTO in texts:
@@ -77,7 +77,12 @@ def with_rules(schema: Schema, frame: RawFrame, wanted: Any, broken_rules: str) 
     columns = dict(schema.columns)
     for target, source in sources.items():
         columns[target] = derived_column(views[target], views[source], schema.missing == "outcome")
-    nearest = [_function(views, *pair, is_given=False) for pair in nearest_pairs(found, views)]
+    # A column that is a function of two columns has the variables of one of them; the other is no rule.
+    nearest = [
+        _function(views, *pair, is_given=False)
+        for pair in nearest_pairs(found, views)
+        if len({sources.get(name, name) for name in pair}) == 1
+    ]
     made = schema.with_columns(list(columns.values()))
     orders = _found_orders(schema, raw.columns, [*others, *formulas], sources) if AUTO in texts else []
     made.rules, made.broken_rules = Rules([*functions, *others, *nearest, *formulas, *orders]), broken_rules
@@ -213,6 +218,14 @@ def _path(start: str, end: str, rules: Sequence[Rule], seen: tuple[str, ...] = (
             if rule.high == end or rest:
                 return [rule, *rest]
     return []
+
+
+def _closed(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Functions, and those that follow from two of them."""
+    every = dict.fromkeys(pairs)
+    while more := {(a, d) for a, b in every for c, d in every if b == c and a != d} - every.keys():
+        every |= dict.fromkeys(sorted(more))
+    return list(every)
 
 
 def _texts(wanted: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from kdmkit.estimators.table.derived import breaks_function
 from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.expressions import Expression, is_linear, quoted
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.resolutions import half_step, relative_error
+from kdmkit.estimators.table.resolutions import WHOLE_STEP, half_step, relative_error
 from kdmkit.estimators.table.rule_text import read_statement
 
 #: Above the lines of rules in a printed table.
@@ -145,11 +145,11 @@ class FormulaRule(Rule):
         numbers = {name: as_numbers(cells[name]) for name in self.columns}
         wanted = self.expression.value(numbers)
         off = np.abs(numbers[self.target] - wanted)
-        # Every cell of a sum may be rounded by half a step; factors are exact.
-        tolerance = half_step(schema.columns[self.target])
-        for name in self.expression.names if is_linear(self.expression) else ():
+        # Every cell may be rounded by half a step; whole numbers in products are exact.
+        tolerance, is_sum = half_step(schema.columns[self.target]), is_linear(self.expression)
+        for name in self.expression.names:
             step = half_step(schema.columns[name])
-            if step:
+            if step and (is_sum or step < WHOLE_STEP):
                 tolerance = tolerance + np.abs(
                     self.expression.value({**numbers, name: numbers[name] + step}) - wanted
                 )

@@ -124,9 +124,13 @@ class RowAnswers:
         return log_prob + rows.log_offset.double()
 
     def _log_prob_of_group(self, group: RowGroup) -> Tensor:
-        if group.regions is None:
+        if group.regions is not None:
+            return self._log_evidence(group.rows, group.regions)
+        # Coarser cells contradict each other, and the finer one is not known.
+        if self._schema.broken_rules != "rare":
             return torch.full((len(group.rows),), -math.inf)
-        return self._log_evidence(group.rows, group.regions)
+        rare = min(math.log(column.codec.exceptions) for column in self._schema.derived.values())
+        return self._log_evidence(group.rows, {}) + rare
 
     def _log_evidence(self, rows: Table, regions: Mapping[str, Region]) -> Tensor:
         """log p of the observed values and of regions, of every row."""
