@@ -53,10 +53,10 @@ def test_methods_are_compared_in_the_columns_that_all_of_them_fill_in(tmp_path: 
 
 
 def test_lists_of_tasks_do_not_overlap() -> None:
-    names = {part: {task.key["dataset"] for task in tasks(part)} for part in ("development", "test")}  # type: ignore[arg-type]
+    names = {part: {task.key["dataset"] for task in tasks(part)} for part in ("development", "test")}
     seen = names["development"] & names["test"]
     for name in seen:  # a data set may be in both parts for different measures only
         kinds = [
             {t.key["measure"] for t in tasks(p) if t.key["dataset"] == name} for p in ("development", "test")
-        ]  # type: ignore[arg-type]
+        ]
         assert not kinds[0] & kinds[1]

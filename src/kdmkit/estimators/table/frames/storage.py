@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import numbers
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -124,6 +126,9 @@ class RawColumn:
 
 def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str) -> RawColumn:
     """A column of objects. None, NaN, NaT and the like are missing; values of several kinds raise."""
+    texts = _texts(name, array, missing, native)
+    if texts is not None:
+        return texts
     missing = missing | np.fromiter(map(is_missing, array), bool, len(array))
     rows = np.flatnonzero(~missing)
     first_of_type = {type(array[row]): int(row) for row in rows[::-1]}
@@ -141,6 +146,20 @@ def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str)
     if base == "float":
         check_finite(name, values, missing)
     return RawColumn(name, values, missing, _storage(kind, base, native, array[rows]))
+
+
+def _texts(name: str, array: np.ndarray, missing: np.ndarray, native: str) -> RawColumn | None:
+    """A column of texts and None, of which only distinct texts are read; None for other columns."""
+    if not set(map(type, array)) <= {str, type(None)}:
+        return None
+    missing = missing | np.fromiter(map(operator.is_, array, itertools.repeat(None)), bool, len(array))
+    present = array[~missing]
+    try:
+        for text in set(present):
+            valid_text(text)
+    except UnicodeEncodeError:
+        return None
+    return RawColumn(name, array.copy(), missing, _storage("str", "string", native, present))
 
 
 def _are_long(cells: np.ndarray) -> bool:
