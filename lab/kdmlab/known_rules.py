@@ -174,4 +174,23 @@ _MEASURED_ONCE = (
 TABLES = _DEVELOPMENT + _MEASURED_ONCE
 
 #: Rules beyond the lists that hold by the meaning of the columns, judged after the search had run.
-ALSO_TRUE: dict[str, tuple[str, ...]] = {}
+ALSO_TRUE: dict[str, tuple[str, ...]] = {
+    "loans": (
+        "annual_income_joint -> application_type",
+        "annual_income <= annual_income_joint",
+        "num_satisfactory_accounts <= open_credit_lines",
+        "total_debit_limit <= total_credit_limit",
+        "num_total_cc_accounts <= total_credit_lines",
+        "num_cc_carrying_balance <= num_satisfactory_accounts",
+    ),
+    "mpg": ("model -> drv",),
+    "flights": ("year = 2013",),
+    "baseball": ("team -> lg", "so <= ab", "ibb <= bb", "sf <= rbi", "gidp <= ab"),
+    "stock index": ("low <= adj_close", "adj_close <= high"),
+    "midwest": ("category -> inmetro", "popdensity = 0.001 * poptotal / area"),
+    "employment": (
+        "private_service_providing = trade_transportation_utilties + education_and_health_services"
+        " + professional_and_business_services + leisure_and_hospitality + financial_activities"
+        " + other_services + information",
+    ),
+}

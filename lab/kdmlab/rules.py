@@ -191,7 +191,8 @@ def measure_quality(table: KnownTable, data_dir: Path, with_rules: bool) -> dict
 
 def c2st(real: pd.DataFrame, drawn: pd.DataFrame) -> float:
     """1 − (2·max(AUC, ½) − 1) of histogram boosting, by cross-validation; 1: they cannot be told apart."""
-    both = pd.concat([real, drawn[real.columns]], ignore_index=True)
+    names = [name for name in real if name in drawn]  # others are left out of the model
+    both = pd.concat([real[names], drawn[names]], ignore_index=True)
     features = {}
     for name, column in both.items():
         if pd.api.types.is_datetime64_any_dtype(column):

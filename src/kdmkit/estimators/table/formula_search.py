@@ -141,7 +141,7 @@ class _Search:
                 return None
             # What adds less than rounding is no part.
             adds = np.abs(solution)  # columns are scaled to at most 1
-            least = max(0.6 * view.half_step, 3 * off.max(), 1e-9 * np.abs(target).max())
+            least = max(0.6 * view.half_step, 3 * off.max(), 1e-6 * np.abs(target).max())
             is_part = adds > least
             if is_part.all():
                 break
@@ -174,7 +174,7 @@ class _Search:
 
     def _allowed(self, view: NumberView, parts: Mapping[str, float], *, wide: bool = False) -> Any:
         rounded = sum(abs(size) * self.views[name].half_step for name, size in parts.items())
-        exact = 1e-9 * float(np.abs(self.first[view.name]).max())
+        exact = 1e-6 * float(np.abs(self.first[view.name]).max())
         return (2 if wide else 1.001) * (view.half_step + rounded) + exact
 
     def _holds(self, view: NumberView, expression: Expression) -> bool:
@@ -188,7 +188,7 @@ class _Search:
             if step and (step < WHOLE_STEP or is_linear(expression)):
                 moved = {**self.all, name: self.all[name] + step}
                 tolerance = tolerance + np.abs(expression.value(moved) - value)
-        tolerance = tolerance * (1 + 1e-6) + 1e-9 * np.maximum(np.abs(target), np.abs(value))
+        tolerance = tolerance * (1 + 1e-6) + 1e-6 * np.maximum(np.abs(target), np.abs(value))
         if not bool(np.isfinite(value).all() and (np.abs(value - target) <= tolerance).all()):
             return False
         rows = np.random.default_rng(1).permutation(len(target))[:_CHANCE_ROWS]
@@ -236,9 +236,9 @@ class _Search:
         for sign in "/*":
             other = logs if sign == "*" else -logs
             factor = logs[i] - logs[:, None] - other
-            allowed = 2.2 * (errors[i] + parts[:, None] + parts).max(-1) + 1e-8
+            allowed = 2.2 * (errors[i] + parts[:, None] + parts).max(-1) + 2e-6
             for j, k in np.argwhere(np.ptp(factor, -1) <= allowed).tolist():
-                is_alone = any(np.ptp(logs[i] - logs[m]) <= 1e-6 for m in (j, k))
+                is_alone = any(np.ptp(logs[i] - logs[m]) <= 2e-6 for m in (j, k))
                 if i in (j, k) or j == k or is_alone or (sign == "*" and j > k):
                     continue
                 size = _nice(math.exp(float(np.median(factor[j, k]))), _SLACKS[-1])

@@ -14,8 +14,8 @@ from kdmkit.estimators.table.frames.storage import shortest
 WHOLE_STEP = 0.5
 # Finer numbers have no resolution.
 _MOST_DECIMALS = 9
-# What arithmetic may lose of numbers with fewer than 15 digits, and of others, in units of the number.
-_SINGLE, _DOUBLE = 1e-5, 1e-9
+# What numbers with fewer than 15 digits may lose, and others, which may have been float32 once.
+_SINGLE, _DOUBLE = 1e-5, 1e-6
 _DOUBLE_DIGITS = 15
 
 
