@@ -241,9 +241,9 @@ class KDM(Summaries, Distribution):
             factor: f > 0, a number or `(*batch, d)`.
 
         >>> import kdmkit as kdm
-        >>> rho = kdm.KDM(torch.tensor([[3.0]]), None, kdm.RBF.from_std(0.5)).scaled(2.0)
-        >>> rho.mean, rho.stddev
-        (tensor([6.]), tensor([1.]))
+        >>> rho = kdm.KDM(torch.tensor([[3.0]]), None, kdm.RBF(1.0)).scaled(2.0)
+        >>> rho.mean, rho.variance
+        (tensor([6.]), tensor([2.]))
         """
         kernel = check_continuous("scaled", self.kernel)
         f = per_dimension("factor", factor, self._event_shape, self.components, self._validate_args)

@@ -350,7 +350,7 @@ class _Whitened(NamedTuple):
     root: list[list[Float[Tensor, "*m 1"]]]
 
     @classmethod
-    def of(cls, scales: Float[Tensor, "*m d"], factors: Float[Tensor, "r *m d"]) -> _Whitened:
+    def of(cls, scales: Float[Tensor, "*#m d"], factors: Float[Tensor, "r *#m d"]) -> _Whitened:
         """By Cholesky's algorithm."""
         scaled = [scales * factor for factor in factors.unbind(0)]
         root: list[list[Tensor]] = []
