@@ -70,3 +70,11 @@ def test_estimators_initialize_their_layers() -> None:
         (kdm.KDMDensity(method="likelihood", random_state=0), None),
     ):
         assert not caught(lambda model, target: model.fit(x, target).score_samples(x), model, target)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_warning_names_the_line_of_the_user(name: str, unchecked: None) -> None:
+    make, use, _ = LAYERS[name]
+    with pytest.warns(UserWarning, match=MESSAGE) as record:
+        use(make())
+    assert record[0].filename == __file__

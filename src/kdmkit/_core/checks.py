@@ -3,6 +3,8 @@
 import difflib
 import math
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -13,6 +15,9 @@ import torch
 from torch import Tensor
 
 _Choice = TypeVar("_Choice")
+
+#: Packages whose frames stand between a call of the library and the warning that it gives.
+_INSIDE = {"jaxtyping", "kdmkit", "torch"}
 
 
 def bad_argument(argument: str, wanted: str, got: object) -> str:
@@ -33,6 +38,14 @@ def did_you_mean(value: object, options: Iterable[object]) -> str:
     words = {str(word).casefold(): word for word in options}
     close = difflib.get_close_matches(str(value).casefold(), words, n=1)
     return f" (did you mean {words[close[0]]!r}?)" if close else ""
+
+
+def warn_user(text: str) -> None:
+    """A warning that names the line of the user's code, however deep in the library it is given."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)
 
 
 def as_tensor(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_finite, check_floating, check_label, is_integer
+from kdmkit._core.checks import bad_argument, check_finite, check_floating, check_label, is_integer, warn_user
 from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import Coded, read_codes
@@ -101,7 +100,7 @@ class Cosine(Coded, FeatureMap):
             )
         # One-hot vectors need no second look.
         if low < 1 and high <= 1 and are_soft_labels(value):
-            warnings.warn(f"{argument}: {_SOFT_LABELS}", UserWarning, stacklevel=2)
+            warn_user(f"{argument}: {_SOFT_LABELS}")
 
     def event_rank(self, value: Tensor) -> int:
         return 1 if value.is_floating_point() or value.is_complex() else 0

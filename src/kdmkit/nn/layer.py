@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from kdmkit._core.checks import (
     check_dtype,
     check_instance,
     in_memory,
+    warn_user,
 )
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.arguments import RESERVED
@@ -252,11 +252,9 @@ class KDMLayer(nn.Module, ABC):
             return
         self._is_initialized = True
         if not any(not part.is_inference() and part._version for part in self.components.values()):
-            warnings.warn(
+            warn_user(
                 f"{type(self).__name__}: `initialize` was not called, so components are random numbers and "
-                "bandwidths are not adapted to the data; call it with (encoded) data before training",
-                UserWarning,
-                stacklevel=4,
+                "bandwidths are not adapted to the data; call it with (encoded) data before training"
             )
 
     def _load_from_state_dict(self, *args: Any) -> None:

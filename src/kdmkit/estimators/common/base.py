@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit._core.checks import bad_argument, check_choice, check_count, warn_user
 from kdmkit._core.runtime import keep_freed_memory, map_in_threads
 from kdmkit.estimators.common.arrays import Array, CheckedRows, checked_rows, plain, to_tensor
 from kdmkit.estimators.common.arrow import (
@@ -136,7 +135,7 @@ class KDMEstimator(BaseEstimator, ABC):
         wanted = check_count("n_components", self.n_components, "a whole number ≥ 1 or 'auto'")
         if wanted > n:
             message = f"n_components: {wanted} is more than the {n} samples to learn from; {n} are used"
-            warnings.warn(message, UserWarning, stacklevel=2)
+            warn_user(message)
         return min(wanted, n)
 
     def _keep(self, module: nn.Module) -> None:

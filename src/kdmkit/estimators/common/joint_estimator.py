@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_number
+from kdmkit._core.checks import bad_argument, check_number, warn_user
 from kdmkit.estimators.common.arrays import Array, CheckedRows
 from kdmkit.estimators.common.arrow import BatchAnswer, answer_rows
 from kdmkit.estimators.common.base import KDMEstimator, TensorAnswer
@@ -88,7 +87,7 @@ class JointEstimator(KDMEstimator):
                 "score_samples: log p(z) was no part of the fit and tells little about novelty; fit with "
                 "generative_weight=1, and normalise the output of an encoder of your own"
             )
-            warnings.warn(message, UserWarning, stacklevel=2)
+            warn_user(message)
         return self._rowwise(self._answers()["score_samples"], x)
 
     def _density_weight(self) -> float:

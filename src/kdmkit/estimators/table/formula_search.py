@@ -135,7 +135,10 @@ class _Search:
         while names:
             matrix = np.stack([self.first[name] for name in names], 1) / scales
             solution, *_ = np.linalg.lstsq(matrix, target, rcond=None)
-            coefficients = solution / scales
+            with np.errstate(over="ignore"):
+                coefficients = solution / scales
+            if not np.isfinite(coefficients).all():
+                return None
             off = np.abs(matrix @ solution - target)
             if (off > self._allowed(view, dict(zip(names, coefficients, strict=True)), wide=True)).any():
                 return None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from kdmkit._core.checks import bad_argument, check_instance
+from kdmkit._core.checks import bad_argument, check_instance, warn_user
 from kdmkit.distributions.event_text import DatePart, Key, Pair
 from kdmkit.distributions.events import Event, Outcomes, as_event, is_unknown
 from kdmkit.estimators.table.column import Column
@@ -105,4 +104,4 @@ def warn_of_outside(engine: Any, given: Event) -> None:
     """A warning if evidence lies outside of the data of a fitted table."""
     if engine.is_outside(given):
         got = bad_argument("given", "values between the least and the greatest of the data", given)
-        warnings.warn(f"{got}; the answer rests on the tails of the model", stacklevel=4)
+        warn_user(f"{got}; the answer rests on the tails of the model")
