@@ -67,16 +67,19 @@ def _means(others: Array) -> dict[str, float]:
 def query_times(table: KDMTable, train: Mapping[str, Array], seed: int) -> dict[str, Any]:
     """Milliseconds of a question with its answer, medians and 95 % quantiles over random questions.
 
+    `query_processor_ms_…` are milliseconds of the processor, which other programs do not change much.
+
     A question asks for a column given one to four others: values, ranges and sets. The answer is read: the
     probabilities of the levels, or the mean and a 90 % interval of a number.
     """
-    times: dict[str, list[float]] = {"levels": [], "numbers": []}
+    times: dict[str, list[float]] = {"levels": [], "numbers": [], "query_processor": []}
     for i, (target, given) in enumerate(_questions(table, train, seed)):
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         kind = "levels" if train[target].dtype == object else "numbers"
         _ask(table, target, given, kind)
         if i >= _WARM_UP:
             times[kind].append(1000 * (time.perf_counter() - start))
+            times["query_processor"].append(1000 * (time.process_time() - processor))
     seconds = {"query": [*times["levels"], *times["numbers"]], **times}
     return {
         f"{name}_ms_p{q}": float(np.percentile(values, q))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from kdmkit.metrics import boosting_score, dcr_share
 from kdmlab.tables import answers, fits, methods
 from kdmlab.tables.data import PAPER, TableData, complete, count, halves, sample_rows
@@ -93,13 +95,20 @@ def generation(job: Job, data: TableData, folder: Path | None) -> dict[str, Any]
         return {"tstr_auc": auc, "c2st_xgb_test": c2st(test, sample_rows(train, count(test), job.seed))}
     synthetic = fits.synthetic_in(folder)
     few = sample_rows(synthetic, count(test), job.seed)
+    likelihood = _log_prob(folder, data) if job.method in methods.TABLES else {}
     return {
+        **likelihood,
         "c2st_xgb": c2st(train, synthetic),
         "c2st_sdmetrics": c2st_sdmetrics(train, synthetic, data.codes),
         "c2st_xgb_test": c2st(test, few),
         "c2st_xgb_as_many": c2st(sample_rows(train, count(test), job.seed), few),
         "tstr_auc": trained_auc(synthetic, data.test, data.target, job.seed),
     }
+
+
+def _log_prob(folder: Path, data: TableData) -> dict[str, float]:
+    """Mean log p of the test rows."""
+    return {"test_log_prob": float(np.mean(fits.model_in(folder).score_samples(data.test)))}
 
 
 def copying(job: Job, data: TableData, folder: Path | None) -> dict[str, Any]:

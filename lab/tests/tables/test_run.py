@@ -61,7 +61,7 @@ def test_every_part_is_measured_reported_and_not_fitted_twice(tmp_path, monkeypa
     text = report.files[1].read_text("utf-8")
     for part in parts.PARTS:
         assert f"## {part.capitalize()}" in text
-    assert "| magic | C2ST by XGBoost | ≥ 0.86 |" in text
+    assert "| magic | C2ST by XGBoost | ≥ 0.9 |" in text
     assert "of 1 run" in text
     monkeypatch.setattr(parts.Job, "measure", lambda job: pytest.fail("nothing is left to measure"))
     assert run(tmp_path).markdown() == report.markdown()
