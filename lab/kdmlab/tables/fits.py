@@ -1,6 +1,6 @@
 """Fits on disk: made once, on any machine, and measured later, on any other.
 
-A folder holds `fit.json` (seconds, processor seconds, parameters, machine), the synthetic rows, and the model if there is one.
+A folder holds `fit.json` (seconds, parameters, machine), the synthetic rows, and the model if there is one.
 """
 
 from __future__ import annotations
