@@ -188,7 +188,9 @@ def fit_column(
         numbers: of the rows in the frame, if they are a sample.
         missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
     """
-    kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw, numbers)
+    kind, why = decide(raw, numbers)
+    if types.get(raw.name, kind) != kind:
+        kind, why = types[raw.name], "asked for"
     is_outcome = missing == "outcome" and bool(raw.missing.any())
     if kind == "constant" and is_outcome:
         kind = {"integer": "integer", "float": "float"}.get(raw.storage.base, "category")
