@@ -144,7 +144,7 @@ def train_layer(
         masking_fading=recipe.masking_fading,
         targets=targets,
         centre_step=recipe.centre_step,
-        exact_counts=bool(settings.presences) and share == 1,
+        exact_counts=settings.presences if share == 1 else False,
         identity=settings.identity,
     )
 
