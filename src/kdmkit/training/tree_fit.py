@@ -62,7 +62,7 @@ def fit_tree(
         centre_step: steps of centres of numbers are multiplied by this times the bandwidth, and by ½ at most:
             centres that move far for their width lie less exactly. None leaves them as they are.
         exact_counts: whether a step of expectation maximisation follows: what no row has together becomes as
-            improbable as `shrinkage` allows. It is repeated for variables that are named here. Not with targets.
+            improbable as `shrinkage` allows. It is repeated for variables named here. Not with targets.
         identity: what else a checkpoint depends on.
 
     Returns:
@@ -193,8 +193,8 @@ def maximise_expectation(objective: TreeObjective, rows: Rows, repeated: Collect
     Args:
         objective: of the fit, without targets; its layer is changed in place.
         rows: the training rows.
-        repeated: variables whose edges and components are changed again. Repeated for all variables, the steps
-            overfit the rows.
+        repeated: variables whose edges and components are changed again. Repeated for all variables, the
+            steps overfit the rows.
     """
     rows = rows.to(objective.layer.weight_logits.device)
     names: Collection[str] = objective.layer.variables
