@@ -56,7 +56,7 @@ STATED = {
     "classification.md": ["flagged at 5 %"],
     "calibrate.md": ["about 80 %"],
     "paper.md": ["its 99 %"],
-    "performance.md": ["has 24 MB", "1.5 times the memory"],
+    "computation.md": ["has 24 MB", "1.5 times the memory"],
     "what-the-kdm-adds.md": ["its 99 %"],
 }
 #: Code, the targets of links, and sections of arithmetic.
