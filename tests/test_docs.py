@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from result_files import Table, chosen, find_cell, find_table, names, pivot, summary
+from result_files import Table, chosen, find_cell, find_table, missed, names, pivot, summary
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -41,6 +41,17 @@ def test_numbers_on_pages_are_in_result_files() -> None:
             assert table_of(kind, name, dict(re.findall(r":(\w+): (.*)", options))).rows
             count += 1
     assert count >= 20
+
+
+def test_every_missed_target_is_listed() -> None:
+    n_missed = sum(
+        len(re.findall(r"^\|.*\| no[^|]*\|$", path.read_text(encoding="utf-8"), re.MULTILINE))
+        for path in (ROOT / "results").glob("*.md")
+        if "development" not in path.name
+    )
+    rows = missed().rows
+    assert 0 < len(rows) <= n_missed
+    assert all(target and measured for _, _, target, measured in rows)
 
 
 #: Numbers on pages that nobody measured: settings, definitions and examples.
