@@ -162,4 +162,4 @@ def test_tasks_are_one_click_from_the_start_page(page: str) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
