@@ -64,7 +64,7 @@ def test_short_fits_know_which_cells_exclude_each_other(data: Any, seed: int) ->
 
 
 def test_presence_does_not_come_between_values() -> None:
-    """Cells of both columns are missing for the same reason; their values tell about each other all the same."""
+    """Cells of both columns are missing for one reason; their values tell about each other all the same."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=600)
     gone = rng.random(600) < 0.4

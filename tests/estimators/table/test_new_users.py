@@ -1,14 +1,18 @@
-"""What new users of tables met: one test for each point that no other file has, and where the others are.
+"""What new users of tables met: tests of what no other file has, and where the others are.
 
-- Draws with missing cells, P(joint application | no second income): `test_missing_cells`; the button "Missing" of the page:
-  `tests/explore/test_tables.py`; `is missing` in questions: `test_language`, `tests/laws`.
+- Draws with missing cells, P(joint application | no second income): `test_missing_cells`; the button
+  "Missing" of the page: `tests/explore/test_tables.py`; `is missing` in questions: `test_language`,
+  `tests/laws`.
 - `fit(X, y)` and cross-validation: `test_scikit_learn_table`.
-- Money, percent, numbers among texts, null markers, months; texts of single people, rare levels, new levels in `partial_fit` and in
-  `score`, new keys: `test_people`, `test_chunks`. A schema to edit: `test_commands`.
+- Money, percent, numbers among texts, null markers, months; texts of single people, rare levels, new
+  levels in `partial_fit` and in `score`, new keys: `test_people`, `test_chunks`. A schema to edit:
+  `test_commands`.
 - Draws of a model that was fitted in the shell are frames of pandas: `test_files`.
-- The command without its extra: `tests/test_command.py`; the command that the page shows: `tests/explore/test_tables.py`.
-- Rows that are explained together, short lists of pairs without negative zeros: `test_table`. Conditions in a frame: `test_given_frames`.
-  A report on quality: `test_evaluation`. Folders that do not exist: `test_commands`.
+- The command without its extra: `tests/test_command.py`; the command that the page shows:
+  `tests/explore/test_tables.py`.
+- Rows that are explained together, short lists of pairs without negative zeros: `test_table`.
+  Conditions in a frame: `test_given_frames`. A report on quality: `test_evaluation`. Folders that do
+  not exist: `test_commands`.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import pytest
 from typer.testing import CliRunner
 
 import kdmkit as kdm
-from kdmkit.cli import app
+from kdmkit.cli.commands import app
 from kdmkit.estimators.table.schema import Schema
 
 QUICK: dict[str, Any] = {"n_components": 2, "max_epochs": 1, "random_state": 0}

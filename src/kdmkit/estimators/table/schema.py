@@ -121,9 +121,8 @@ class Schema:
             columns = [with_least_rows(column, least_rows) for column in columns]
         if identifiers == "new":
             columns = with_new_keys(columns, raw)
-        columns = with_presence_by_texts(columns)
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
-        return cls(columns, raw.backend, raw.labels, sample, missing)
+        return cls(with_presence_by_texts(columns), raw.backend, raw.labels, sample, missing)
 
     # ---- frames
 
