@@ -78,7 +78,8 @@ def measure(column: PeopleColumn) -> Outcome:
 def _cells(column: PeopleColumn) -> list[Any]:
     package, name = column.dataset.split("/")
     if package == "statsmodels":
-        return _texts(next((resources.files("statsmodels.datasets") / name).glob("*.csv")), column.column)
+        files = (resources.files("statsmodels.datasets") / name).iterdir()
+        return _texts(next(file for file in files if file.name.endswith(".csv")), column.column)
     if package == "vega_datasets":
         path = resources.files("vega_datasets") / "_data" / name
         if name.endswith(".json"):
