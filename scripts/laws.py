@@ -102,7 +102,7 @@ class Records:
 
     @classmethod
     def joined(cls, parts: Iterable[Mapping[str, Any]]) -> Records:
-        """Those of several tables."""
+        """The records of several tables as one."""
         every = cls()
         for part in parts:
             every.asked.update(part["asked"])

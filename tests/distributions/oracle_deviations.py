@@ -50,7 +50,7 @@ def model_of(seed: int) -> tuple[np.random.Generator, Model]:
 
 
 def deviations(seed: int) -> Iterator[Deviation]:
-    """Those of events, posteriors, rows and marginals of one model."""
+    """The deviations of events, posteriors, rows and marginals of one model."""
     rng, model = model_of(seed)
     for _ in range(4):
         said = random_event(rng, model.variables)
@@ -211,7 +211,7 @@ def of_gradients(rng: np.random.Generator, model: Model, said: Said) -> Iterator
 
 
 def gradient_deviations(seed: int) -> Iterator[Deviation]:
-    """Those of the gradients of three events of one model."""
+    """The deviations of the gradients of three events of one model."""
     rng, model = model_of(seed)
     for _ in range(3):
         said = random_event(rng, model.variables)

@@ -215,7 +215,7 @@ def some_regions(name: str) -> list[Region]:
 
 
 def in_region(name: str, kernel: Kernel, region: Region, x: Tensor) -> list[bool]:
-    """On a grid the decimal number that an event stands for counts."""
+    """The decimal number that an event stands for counts on a grid."""
     numbers = x.reshape(-1)
     if any(word in name for word in ("rounded", "whole")):
         numbers = kernel.nearest_atom(numbers.double())

@@ -360,7 +360,7 @@ class Laws:
         return Meaning(CERTAIN, lambda frame: np.ones(len(frame), bool))
 
     def law_sets_of_masses(self) -> float | None:
-        """In a set of an atom and a value of a density only the atom counts."""
+        """Only the atom counts in a set of an atom and a value of a density."""
         for subject in self.events.subjects:
             codec = self.table.schema_.columns[subject.name].codec
             part = getattr(codec, "part", None)

@@ -172,7 +172,7 @@ def _texts(form: str, scale: float = 1, swapped: bool = False) -> Callable[..., 
 
 
 def _listed(n: int) -> Callable[..., Any]:
-    """Numbers from a list of so many that has no common step."""
+    """Numbers from a list that has no common step."""
 
     def make(rng: np.random.Generator, z: np.ndarray) -> Any:
         values = np.sort(np.round(rng.gamma(0.7, 1000, n), 3))

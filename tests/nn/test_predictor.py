@@ -142,7 +142,7 @@ def test_a_kind_that_is_no_class(tmp_path: Path, unchecked: None) -> None:
 
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_answers_are_first_class(name: str, tmp_path: Path) -> None:
-    """What `distribution` gives can be saved, copied, pickled and cast, and stays what it was."""
+    """The result of `distribution` can be saved, copied, pickled and cast, and stays what it was."""
     predictor = PREDICTORS[name]().eval()
     x, y = inputs(predictor), normal(5, OUTPUTS, seed=10)
     rho = predictor.distribution(x)

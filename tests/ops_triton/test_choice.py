@@ -25,7 +25,7 @@ def term(
 
 @pytest.fixture
 def _untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process: Triton has not been tried, and no warning was given."""
+    """The state of a new process: Triton has not been tried, and no warning was given."""
     monkeypatch.setattr(triton_backend, "_REASONS", {})
     monkeypatch.setattr(triton_backend, "_warned", False)
 

@@ -56,7 +56,7 @@ class DensityOperator:
     Args:
         rho: the distribution.
         n_states: of a TreeKDM, whose product states are as many as the product of its nodes' components. If
-            there are more than `n_states`, so many are drawn with their probabilities: sums over ρ are then
+            there are more, `n_states` of them are drawn with their probabilities: sums over ρ are then
             unbiased estimates, and entropies are too low, by about (rank − 1)/(2·n_states) nats.
         generator: source of randomness of these draws.
 

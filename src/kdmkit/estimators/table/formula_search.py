@@ -60,7 +60,7 @@ def find_orders(views: Sequence[NumberView]) -> list[tuple[str, str]]:
 
 
 def find_formulas(views: Sequence[NumberView]) -> dict[str, Expression]:
-    """By column, how all rows compute it from others, to the rounding of all of them.
+    """The formulas by which all rows compute a column from others, up to the rounding of all of them.
 
     Sums of multiples of columns come first, then products and quotients. No formula is circular.
     """

@@ -189,7 +189,7 @@ class RowRules:
         return penalty
 
     def _determined(self, cells: Cells) -> dict[str, np.ndarray]:
-        """By computed column, the rows whose other cells determine it."""
+        """For each computed column, the rows whose other cells determine it."""
         certain: dict[str, np.ndarray] = {}
         for name, expression in self.plan.items():
             if all(member in cells for member in (name, *expression.names)):

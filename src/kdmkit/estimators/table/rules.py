@@ -195,7 +195,7 @@ class Rules(Sequence[Rule]):
         return iter(self._rules)
 
     def broken(self, schema: Any, cells: Mapping[str, RawColumn]) -> dict[str, np.ndarray]:
-        """By the text of every rule whose cells are there, the rows that break it."""
+        """The rows that break each rule whose cells are there, by the text of the rule."""
         there = [rule for rule in self if all(name in cells for name in rule.columns)]
         return {str(rule): rule.broken(schema, cells) for rule in there}
 

@@ -213,8 +213,8 @@ class TableEngine:
                     raise impossible(given)
         for column in columns:
             if column.name not in posteriors:
-                known = evidence if column in complete else None
-                posteriors[column.name] = self._posterior_given(column, given, known)
+                prepared = evidence if column in complete else None
+                posteriors[column.name] = self._posterior_given(column, given, prepared)
         ordered = {column.name: posteriors[column.name] for column in columns}
         return ordered, ordered[complete[0].name].log_evidence if complete else self.measure(boxes)[1]
 

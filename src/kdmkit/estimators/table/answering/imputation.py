@@ -156,7 +156,7 @@ class Imputer:
         return values
 
     def _better(self, first: dict[str, Array], second: dict[str, Array]) -> dict[str, Array]:
-        """Of two ways to fill in a row the one with the higher log p."""
+        """For every row, the one of two completions with the higher log p."""
         schema = self.engine.schema
         scores = [
             np.concatenate(
