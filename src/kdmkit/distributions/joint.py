@@ -13,6 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_shape, bad_argument, check_instance
 from kdmkit._core.logspace import log_normalize, safe_logsumexp
 from kdmkit.distributions.arguments import (
+    BatchIndex,
     Masks,
     Target,
     check_complete,
@@ -26,9 +27,9 @@ from kdmkit.distributions.arguments import (
     event_shape_of,
     gather_masks,
     is_checked,
+    variables_at,
 )
 from kdmkit.distributions.base import Composite, Mixture, PartMap, map_values
-from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.event_inference import Answered, CaseScores, EventEvidence
 from kdmkit.distributions.events import Event
 from kdmkit.distributions.evidence import Evidence, gather_evidence, gather_values

@@ -13,8 +13,7 @@ from kdmkit._core.checks import bad_argument, check_count, check_instance
 from kdmkit._core.logspace import log_normalize
 from kdmkit._core.tensors import pick
 from kdmkit.distributions.arguments import check_names
-from kdmkit.distributions.base import Mixture
-from kdmkit.distributions.overlap import check_same_events, check_same_kernel
+from kdmkit.distributions.base import Mixture, check_same_events, check_same_kernel
 from kdmkit.distributions.tree import TreeKDM
 from kdmkit.distributions.tree.condition import Conditioned
 from kdmkit.distributions.tree.drawing import draw_states

@@ -12,7 +12,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_weights
 from kdmkit.distributions.arguments import check_levels, common_batch
 from kdmkit.distributions.base import Mixture
-from kdmkit.distributions.features import Features, Values
+from kdmkit.distributions.component_scores import Features, Values
 from kdmkit.distributions.mixing import Entry, log_posterior_weights
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.kernels import Kernel, check_continuous

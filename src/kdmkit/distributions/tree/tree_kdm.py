@@ -14,6 +14,7 @@ from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.arguments import (
+    BatchIndex,
     Masks,
     check_names,
     check_target,
@@ -22,9 +23,9 @@ from kdmkit.distributions.arguments import (
     component_tensors,
     gather_masks,
     is_checked,
+    variables_at,
 )
 from kdmkit.distributions.base import PartMap, expanded_shape, map_values
-from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.event_inference import Answered, CaseScores
 from kdmkit.distributions.evidence import Evidence, gather_evidence
 from kdmkit.distributions.joint import JointKDM, NamedVariables
