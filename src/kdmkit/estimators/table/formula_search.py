@@ -10,8 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kdmkit.estimators.table.expressions import Constant, Expression, Operation, Reference, is_linear, linear
-from kdmkit.estimators.table.resolutions import WHOLE_STEP
+from kdmkit.estimators.table.expressions import (
+    WHOLE_STEP,
+    Constant,
+    Expression,
+    Operation,
+    Reference,
+    is_linear,
+    linear,
+)
 from kdmkit.estimators.table.rule_search import NumberView
 
 # Nats by which a rule explains the rows better than chance does, beside the logarithm of what was tried.

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
-from kdmkit.estimators.table.expressions import Expression, Reference, is_linear
+from kdmkit.estimators.table.expressions import Expression, Reference, as_cells, is_in_range, is_linear
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.resolutions import as_cells, is_in_range
 from kdmkit.estimators.table.rules import FormulaRule, OrderRule, Rule
 from kdmkit.training import Table
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
-from kdmkit.estimators.table.expressions import Constant
+from kdmkit.estimators.table.expressions import Constant, half_step
 from kdmkit.estimators.table.formula_search import find_formulas, find_orders
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.resolutions import half_step
 from kdmkit.estimators.table.row_rules import plan
 from kdmkit.estimators.table.rule_search import (
     NumberView,

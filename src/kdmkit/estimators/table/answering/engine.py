@@ -17,12 +17,11 @@ from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import CERTAIN, Box, Condition, Event
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
-from kdmkit.estimators.table.answering.derived_posterior import DerivedPosterior
 from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
 from kdmkit.estimators.table.answering.pairs import Comparison
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.row_answers import RowAnswers
-from kdmkit.estimators.table.answering.variable_posterior import VariablePosterior
+from kdmkit.estimators.table.answering.variable_posterior import DerivedPosterior, VariablePosterior
 from kdmkit.estimators.table.codecs.functions import DerivedCodec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
