@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit.nn import ChainLayer
 from kdmkit.training.fit_arguments import FitOptions, Rows
-from kdmkit.training.level_penalty import LevelPenalty
 from kdmkit.training.loop import fit
 from kdmkit.training.packing import Packing, Table
+from kdmkit.training.tree_objective import LevelPenalty
 
 # Longer sequences are learned in pieces; steps of one batch; steps of a block of validation.
 _PIECE, _BATCH_STEPS, _BLOCK = 1024, 1 << 14, 8
