@@ -244,18 +244,17 @@ class BatchIndex:
             return tensor
         return self.choose(tensor.movedim(0, -1), rank + 1).movedim(-1, 0)
 
+    def variables(
+        self, components: Mapping[str, Tensor], kernels: Mapping[str, Kernel]
+    ) -> tuple[dict[str, Tensor], dict[str, Kernel]]:
+        """Components `(*batch, m, *component)` and kernels of the chosen elements, by variable."""
+        chosen = {n: self.choose(components[n], 1 + kernel.component_dim) for n, kernel in kernels.items()}
+        arranged = {n: kernel.arranged(lambda part: self.choose(part, 2)) for n, kernel in kernels.items()}
+        return chosen, arranged
+
 
 def _dimensions(part: Any) -> int:
     """The number of dimensions that one part of an index takes."""
     if part is None or part is Ellipsis:
         return 0
     return part.ndim if isinstance(part, Tensor) and part.dtype == torch.bool else 1
-
-
-def variables_at(
-    index: BatchIndex, components: Mapping[str, Tensor], kernels: Mapping[str, Kernel]
-) -> tuple[dict[str, Tensor], dict[str, Kernel]]:
-    """Components `(*batch, m, *component)` and kernels of the chosen elements, by variable."""
-    chosen = {n: index.choose(components[n], 1 + kernel.component_dim) for n, kernel in kernels.items()}
-    arranged = {n: kernel.arranged(lambda part: index.choose(part, 2)) for n, kernel in kernels.items()}
-    return chosen, arranged

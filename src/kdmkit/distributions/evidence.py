@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions.arguments import BatchIndex, common_batch, variables_at
+from kdmkit.distributions.arguments import BatchIndex, common_batch
 from kdmkit.distributions.base import PartMap, map_values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
@@ -144,7 +144,7 @@ class Evidence:
 
     def at(self, index: BatchIndex) -> Evidence:
         """The evidence of chosen elements of the batch."""
-        components, kernels = variables_at(index, self.components, self.kernels)
+        components, kernels = index.variables(self.components, self.kernels)
         ranks = {name: self._event_rank(name) for name in self.values}
         return replace(
             self,

@@ -27,7 +27,6 @@ from kdmkit.distributions.arguments import (
     event_shape_of,
     gather_masks,
     is_checked,
-    variables_at,
 )
 from kdmkit.distributions.base import Composite, Mixture, PartMap, map_values
 from kdmkit.distributions.event_inference import Answered, CaseScores, EventEvidence
@@ -382,7 +381,7 @@ class JointKDM(NamedVariables, Mixture):
         return JointKDM._made(self.components, weights, self.kernels, self._validate_args)
 
     def _at(self, index: BatchIndex) -> JointKDM:
-        components, kernels = variables_at(index, self.components, self.kernels)
+        components, kernels = index.variables(self.components, self.kernels)
         return JointKDM._made(components, self._weights.at(index), kernels, self._validate_args)
 
     def _draw_components(self, n: int, generator: torch.Generator | None) -> Mapping[str, Tensor]:

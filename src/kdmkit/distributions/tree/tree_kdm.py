@@ -23,7 +23,6 @@ from kdmkit.distributions.arguments import (
     component_tensors,
     gather_masks,
     is_checked,
-    variables_at,
 )
 from kdmkit.distributions.base import PartMap, expanded_shape, map_values
 from kdmkit.distributions.event_inference import Answered, CaseScores
@@ -388,7 +387,7 @@ class TreeKDM(NamedVariables):
         return TreeKDM._made(self.components, self.kernels, expanded, self._validate_args)
 
     def _at(self, index: BatchIndex) -> TreeKDM:
-        components, kernels = variables_at(index, self.components, self.kernels)
+        components, kernels = index.variables(self.components, self.kernels)
         return TreeKDM._made(components, kernels, self._tree.at(index), self._validate_args)
 
     def _mapped(self, function: PartMap) -> TreeKDM:
