@@ -166,22 +166,23 @@ def cuda_cases() -> Cases:
 
 
 def import_times() -> dict[str, float]:
-    """Seconds of `import kdmkit` in processes that have imported torch; files are compiled, as pip does it.
+    """Seconds of the processor for `import kdmkit` in processes that have imported torch.
 
+    Files are compiled beforehand, as pip does it.
     Objects of torch that wait for the garbage collector are collected before the clock starts, or, in the
     second case, by the first collection that falls into the import.
     """
-    clock = "import torch, numpy, gc, time; {}; t = time.perf_counter(); import kdmkit; "
+    clock = "import torch, numpy, gc, time; {}; t = time.process_time(); import kdmkit; "
     cases = {
-        "import, after torch": "gc.collect()",
-        "import, after torch, with a collection of torch's objects": "pass",
+        "import, after torch (processor)": "gc.collect()",
+        "the same with a collection of torch's objects": "pass",
     }
     with tempfile.TemporaryDirectory() as folder:
         # Where PYTHONDONTWRITEBYTECODE is set, every process would compile the sources again.
         settings = {**os.environ, "PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
 
         def seconds(before: str) -> float:
-            code = clock.format(before) + "print(time.perf_counter() - t)"
+            code = clock.format(before) + "print(time.process_time() - t)"
             return float(subprocess.check_output([sys.executable, "-c", code], env=settings))
 
         seconds("pass")  # compiles the files

@@ -48,14 +48,14 @@ def check(laws: Laws, law: str, n: int) -> None:
 def test_laws(place: int, law: str) -> None:
     laws = shared_laws(place)
     laws.rng.seed(zlib.crc32(law.encode()))
-    check(laws, law, 1 if law == "pairs" else 3)
+    check(laws, law, 1 if law == "pairs" else 2)
 
 
 @pytest.mark.parametrize("place", range(_N_FRAMES))
 def test_draws_satisfy_their_event_as_often_as_it_says(place: int) -> None:
     laws = shared_laws(place)
     laws.rng.seed(place)
-    for _ in range(4):
+    for _ in range(2):
         _, p_value, n_bad = laws.violations(500)
         assert n_bad == 0, laws.question
         assert p_value > 1e-6, laws.question

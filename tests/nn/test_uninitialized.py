@@ -62,6 +62,7 @@ def test_layers_with_values_do_not_warn(name: str) -> None:
         assert not caught(use, one)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_estimators_initialize_their_layers() -> None:
     x, y = X.numpy(), Y.numpy()
     for model, target in (
