@@ -222,7 +222,7 @@ class LowRank(Continuous):
     # ---- scores
 
     def _whitened(self, index: Sequence[int] | slice = slice(None)) -> _Whitened:
-        """The scales and factors of some coordinates, in float64."""
+        """Of some coordinates, in float64."""
         sigma = self.sigma.double()
         inverse = sigma.expand(*sigma.shape[:-1], self.factors.shape[-2])[..., index].reciprocal()
         # One factor after the other: columns that are far apart in memory are slow.
@@ -351,7 +351,7 @@ class _Whitened(NamedTuple):
 
     @classmethod
     def of(cls, scales: Float[Tensor, "*#m d"], factors: Float[Tensor, "r *#m d"]) -> _Whitened:
-        """The Cholesky decomposition of I + F′ᵀF′."""
+        """By Cholesky's algorithm."""
         scaled = [scales * factor for factor in factors.unbind(0)]
         root: list[list[Tensor]] = []
         for column in scaled:
