@@ -257,7 +257,8 @@ def test_draws_lie_inside(name: str, dtype: torch.dtype, n: int) -> None:
         regions.append(
             kdm.Interval(0.7, 0.9) if "ounded" not in name and name != "whole circle" else regions[0]
         )
-    for region in regions:
+    # The time is that of searching quantiles for a region: few draws are of every other one in each dtype.
+    for region in regions if n > 200 else regions[dtype == torch.float64 :: 2]:
         inside, inner = kernel.restricted(region, c)
         x = inside.sample(inner[index], index, seeded(0))
         inside.check_events("x", x, x.shape[1:])
@@ -301,7 +302,9 @@ def test_distribution_functions_and_moments_inside(name: str, n: int) -> None:
         assert near.logical_or(~alive).all(), region
         # Of densities without long tails: those of others have draws of a variance that varies.
         regular = alive & (variance > 1e-2) & (torch.tensor("log" not in name and name != "inflated missing"))
-        assert (drawn.var(0) / variance - 1)[regular].abs().le(0.2).all(), region
+        fourth = (drawn - drawn.mean(0)).pow(4).mean(0)
+        error = ((fourth - drawn.var(0).square()) / n).clamp_min(0).sqrt()
+        assert (drawn.var(0) - variance)[regular].abs().le((6 * error + 1e-9)[regular]).all(), region
 
 
 @every
