@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 Generators = Callable[[Any], torch.Generator]
 # Bars of a histogram, and the quantiles between which they lie.
 _BARS, _TAIL = 12, 0.005
-# Entries of a summary that are values of the column.
-_VALUES = ("mean", "median", "90 % interval")
+_VALUES = ("mean", "median", "90 % interval")  # entries of a summary that are values of the column
 
 
 class BaseAnswer(ABC):
@@ -58,16 +57,16 @@ class BaseAnswer(ABC):
     def support(self) -> float:
         """How usual the evidence is: the share of rows that are at most as probable, in the same columns.
 
-        0 if the evidence lies outside of the data, 1 without evidence. The rows are 5,000 draws of the model;
-        of a range, the most usual rows in it count.
+        0 if it lies outside of the data, 1 without evidence. The rows are 5,000 draws of the model, 20,000 if
+        the share is below 1 in 1,000; of a range, the most usual rows in it count.
         """
-        return self._engine.support(self._given)
+        return self._engine.support.share(self._given)
 
     @cached_property
     @torch.no_grad()
     def is_unusual(self) -> bool:
         """Whether the evidence is unlike the data: `support` is below 1 in 10,000."""
-        return self._engine.is_unusual(self._given)
+        return self._engine.support.is_unusual(self._given, self.log_evidence)
 
     @property
     @abstractmethod
@@ -93,7 +92,8 @@ class BaseAnswer(ABC):
         return {"query": self.question, **summary, **evidence}
 
     def __repr__(self) -> str:
-        return "\n".join([self.question, *(f"  {n}: {self._text(n, v)}" for n, v in self.summary().items())])
+        lines = [self.question, *(f"  {n}: {self._text(n, v)}" for n, v in self.summary().items())]
+        return "\n".join([*lines, *["  evidence: unlike the data"] * self.is_unusual])
 
     def __rich__(self) -> Any:
         """The summary and a histogram, for `rich.print` and the command line."""
