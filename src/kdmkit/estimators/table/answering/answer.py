@@ -19,6 +19,7 @@ from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.display import (
     SHOWN,
     grid_bins,
+    listed,
     plain,
     ranges_between,
     readable_end,
@@ -80,6 +81,12 @@ class BaseAnswer(ABC):
     @abstractmethod
     def bars(self) -> dict[str, float]:
         """The bars of a histogram: probabilities of levels or of ranges, by label."""
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the probabilities of `bars`. Returns matplotlib's Axes."""
+        from kdmkit.plotting import plot_bars
+
+        return plot_bars(self.bars(), title=self.question, x=getattr(self, "column", ""), ax=ax)
 
     def _text(self, name: str, value: Any) -> str:
         """A number of the summary as people read it."""
@@ -234,20 +241,23 @@ class Answer(BaseAnswer):
         """
         return self._posterior.histogram(tuple((low, high) for low, high in bins))
 
-    def log_density(self, value: Any) -> float:
-        """log p(value): the log-density, or the log-probability of values that have one."""
-        return float(self._posterior.log_density(value))
+    def log_density(self, value: Any) -> Any:
+        """log p of a value, or of several: log-densities, or log-probabilities of values that have one."""
+        with np.errstate(divide="ignore"):
+            return scalar(np.log(self.density(value)))
 
-    def density(self, values: Any) -> Array:
-        """p of many values at once: densities, or probabilities of values that have one.
+    def density(self, values: Any) -> Any:
+        """p of a value, or of a list or array of values: densities, or probabilities of those that have one.
 
         With `table` as in the example of `KDMTable`:
 
-        >>> density = table.query("P(weight | size = large)").density([1.0, 5.0])
-        >>> bool(density[0] < density[1])
+        >>> answer = table.query("P(weight | size = large)")
+        >>> bool(answer.density(1.0) < answer.density([5.0])[0])
         True
         """
-        return self._posterior.density(values)
+        many, is_one = listed("values", values)
+        density = self._posterior.density(many)
+        return float(density[0]) if is_one else density
 
     def sample(self, n: int = 1, random_state: Any = None) -> Array:
         """Independent draws, as values of the column."""
@@ -325,12 +335,6 @@ class Answer(BaseAnswer):
             return grid_bins(low, high, step, n)
         return ranges_between(round_edges(low, high, n))
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draws the distribution: a histogram of exact probabilities. Returns matplotlib's Axes."""
-        from kdmkit.plotting import plot_bars
-
-        return plot_bars(self.bars(), title=self.question, x=self.column, ax=ax)
-
 
 class EventAnswer(BaseAnswer):
     """The probability of an event given evidence: the distribution of a boolean.
@@ -391,9 +395,3 @@ class EventAnswer(BaseAnswer):
 
     def bars(self) -> dict[str, float]:
         return {"yes": self._probability, "no": 1 - self._probability}
-
-    def plot(self, ax: Any = None) -> Any:
-        """Draws both probabilities. Returns matplotlib's Axes."""
-        from kdmkit.plotting import plot_bars
-
-        return plot_bars(self.bars(), title=self.question, x="", ax=ax)

@@ -114,9 +114,7 @@ class Support:
         """log P of evidence whose values of densities stand for their neighbourhoods; −∞ if they are not
         those of one set of columns.
         """
-        if any(isinstance(key, Pair) for box in boxes for key in box):
-            return -math.inf
-        points = {case.points for case in self.engine.evidence(boxes).cases}
+        points = {case.points for case in self.engine.evidence(_without_pairs(boxes)).cases}
         if len(points) != 1:
             return -math.inf
         log_p = self.engine.measure(boxes)[1] if log_evidence is None else log_evidence
@@ -124,8 +122,7 @@ class Support:
 
     def _most_usual(self, boxes: Sequence[Box], variables: Sequence[str], n: int) -> float:
         """The largest log p among draws with the evidence."""
-        plain = [{key: region for key, region in box.items() if not isinstance(key, Pair)} for box in boxes]
-        rows = self.engine.evidence(plain).sample(n, self._generator(0), variables)
+        rows = self.engine.evidence(_without_pairs(boxes)).sample(n, self._generator(0), variables)
         return float(self._log_prob_of(rows, variables).amax())
 
     def _share_up_to(self, log_prob: float, variables: tuple[str, ...], n: int) -> float:
@@ -188,3 +185,10 @@ class Support:
             low, high = torch.quantile(events, torch.tensor([0.25, 0.75]).to(events)).tolist()
             self._widths[name] = math.log(_NEIGHBOURHOOD * (high - low))
         return self._widths[name]
+
+
+def _without_pairs(boxes: Sequence[Box]) -> Sequence[Box]:
+    """Boxes without the comparisons of two columns."""
+    if not any(isinstance(key, Pair) for box in boxes for key in box):
+        return boxes
+    return [{key: region for key, region in box.items() if not isinstance(key, Pair)} for box in boxes]
