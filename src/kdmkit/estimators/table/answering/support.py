@@ -47,36 +47,34 @@ class Support:
         """The share of rows that are at most as probable as the evidence, in the same columns."""
         boxes = self.engine.boxes(given)
         variables = self._variables_of(boxes)
-        if not variables:
-            return 1.0
-        if self._are_outside(boxes):
-            return 0.0
+        if not variables or self._are_outside(boxes):
+            return 0.0 if variables else 1.0
         most_usual = self._most_usual(boxes, variables, _MANY_DRAWS)
         share = self._share_up_to(most_usual, variables, _N_ROWS[-2])
         return share if share >= _RARE else self._share_up_to(most_usual, variables, _N_ROWS[-1])
 
     def is_unusual(self, given: Event, log_evidence: float | None = None) -> bool:
-        """Whether the evidence is unlike the data: its support is below 1 in 10,000.
-
-        Most evidence needs no draws: the support is at least its probability. The last result is kept.
+        """Whether the evidence is unlike the data: its support is below 1 in 10,000. The last result is kept.
 
         Args:
             log_evidence: log p(given), if it was computed.
         """
         if self._last[0] is not given:
-            self._last = given, self._is_unusual(given, log_evidence)
+            boxes = self.engine.boxes(given)
+            # Most evidence needs no draws: the support is at least its probability.
+            is_usual = self._log_probability(boxes, log_evidence) >= math.log(_UNUSUAL)
+            self._last = given, self._are_outside(boxes) or not (is_usual or self._is_drawn(given))
         return self._last[1]
 
-    def _is_unusual(self, given: Event, log_evidence: float | None) -> bool:
+    def _is_drawn(self, given: Event) -> bool:
+        """Whether draws show that evidence is like the data."""
         boxes = self.engine.boxes(given)
         variables = self._variables_of(boxes)
-        if not variables or self._are_outside(boxes):
-            return bool(variables)
-        if self._log_probability(boxes, log_evidence) >= math.log(_UNUSUAL):
-            return False
+        if not variables:
+            return True
         most_usual = self._most_usual(boxes, variables, _SOME_DRAWS)
         is_usual = any(self._share_up_to(most_usual, variables, n) > 0 for n in _N_ROWS[:2])
-        return not is_usual and self.share(given) < _UNUSUAL
+        return is_usual or self.share(given) >= _UNUSUAL
 
     def warn(self, given: Event, log_evidence: float | None = None) -> None:
         """A warning if evidence is unlike the data."""
@@ -95,13 +93,11 @@ class Support:
         there = [name for column in roots if column.presence for name in column.presence.there]
         return tuple(dict.fromkeys([*there, *(name for column in roots for name in column.variables)]))
 
-    # ---- the range of the data
-
     def _are_outside(self, boxes: Sequence[Box]) -> bool:
-        return bool(boxes) and all(self._is_outside(box) for box in boxes)
+        """Whether every box has a condition without values between the least and the greatest of the data."""
+        return bool(boxes) and all(map(self._is_outside, boxes))
 
     def _is_outside(self, box: Box) -> bool:
-        """Whether a condition has none of the values between the least and the greatest one of the data."""
         for name, region in box.items():
             seen = WHOLE if isinstance(name, Pair) else self.engine.columns[name].seen
             if not (region.has_missing and seen.has_missing) and not shared_spans([region.spans, seen.spans]):
@@ -118,7 +114,7 @@ class Support:
         if len(points) != 1:
             return -math.inf
         log_p = self.engine.measure(boxes)[1] if log_evidence is None else log_evidence
-        return log_p + sum(self._log_width(name) for name in points.pop())
+        return log_p + sum(map(self._log_width, points.pop()))
 
     def _most_usual(self, boxes: Sequence[Box], variables: Sequence[str], n: int) -> float:
         """The largest log p among draws with the evidence."""
