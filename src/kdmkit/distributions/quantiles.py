@@ -107,8 +107,9 @@ class Knots:
             return None
         near = (place + torch.arange(-2, 2, device=q.device)).clamp(0, last)
         heights, points = mixed.gather(-1, near), self.points[near]
-        ends = *points[..., 1:3].unbind(-1), *heights[..., 1:3].unbind(-1)
-        return Bracket(*ends, _cubic(q, heights, points), torch.full_like(q, self.least))
+        (low, high), (below, reached) = points[..., 1:3].unbind(-1), heights[..., 1:3].unbind(-1)
+        share = _cubic(q, heights, points)
+        return Bracket(low, high, below, reached, share, torch.full_like(q, self.least))
 
 
 def _all_events(kernel: Kernel, low: Tensor, high: Tensor) -> Float[Tensor, " g"] | None:
@@ -169,8 +170,7 @@ def search(
             break
         if not bool(wide.all()):
             active, points = active[wide], points[:, wide]
-            low, high, below, reached, share, least = torch.stack(now)[:, wide]
-            now = Bracket(low, high, below, reached, share, least)
+            now = Bracket(*torch.stack(now)[:, wide])
         before = now.high - now.low
         now = _narrowed(now, points, cdf(points, active), q[active])
         result[:, active] = torch.stack([now.high, now.below, now.reached])
