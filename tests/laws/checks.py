@@ -25,6 +25,8 @@ from laws.frames import LawFrame, Subject
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-6}
 #: A probability below which evidence counts as impossible.
 _TINY = 1e-30
+#: What is at least so probable, but for that, counts as certain.
+_SURE = 1e-9
 #: Rows given a comparison of two columns are drawn by rejection: it is at least so probable.
 _RARE = 0.02
 
@@ -71,7 +73,7 @@ class Laws:
         """Evidence under which every cell may be there."""
         while True:
             given = self.given()
-            if all(self.p_missing(subject, given) < 1 for subject in self.events.subjects):
+            if all(self.p_missing(subject, given) < 1 - _SURE for subject in self.events.subjects):
                 return given
 
     def given(self) -> Event:
