@@ -22,8 +22,6 @@ from distributions.event_oracle import (
 
 #: Deviations may be this large in double precision.
 TOLERANCE = 1e-7
-#: Means are relative, and their quadrature is less exact.
-TOLERANCE_OF_MEANS = 1e-6
 
 
 class Deviation(NamedTuple):
@@ -41,7 +39,7 @@ class Deviation(NamedTuple):
 
     @property
     def limit(self) -> float:
-        return TOLERANCE_OF_MEANS if self.what == "mean" else TOLERANCE
+        return TOLERANCE
 
 
 def model_of(seed: int) -> tuple[np.random.Generator, Model]:

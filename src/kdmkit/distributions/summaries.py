@@ -48,8 +48,8 @@ class Summaries(Mixture):
         """π_i = Σ_j p_j ĉ_ji²: the probability of every label (discrete kernels); they sum to 1."""
         probs = self._average(Features(self.kernel, self.components, "probs"))
         # Rounded weights add up to 1 + ε. Gradients are those of the average, which is linear in the weights.
-        total = probs.detach().sum(-1, keepdim=True)
-        return probs / total.clamp_min(torch.finfo(total.dtype).tiny)
+        total = probs.detach().double().sum(-1, keepdim=True)
+        return (probs / total.clamp_min(torch.finfo(probs.dtype).tiny)).to(probs.dtype)
 
     @property
     def logits(self) -> Float[Tensor, "*batch n"]:

@@ -136,7 +136,7 @@ class VariablePosterior(Posterior):
         rounded, device = q.round(12), self.rho.components.device
         if not self.batch and np.isin(rounded, _USUAL).all():
             place = torch.as_tensor(np.searchsorted(_USUAL, rounded), device=device)
-            return Reached(*(part[place] for part in self._usual))
+            return Reached(*torch.stack(self._usual)[:, place])
         return self._mixture.reach(torch.from_numpy(q).reshape((*q.shape, *[1] * len(self.batch))).to(device))
 
     @cached_property
@@ -163,9 +163,9 @@ class VariablePosterior(Posterior):
         every = torch.cat(
             [self.cache.modes.reshape(-1).double(), self.cache.knots.points, self._beside_breaks()]
         )
-        if not kernel.has_atoms or kernel.only_atoms:
-            return self._at(self._peak(every.unique()))
         points = self._snapped(every).unique()
+        if not kernel.has_atoms or kernel.only_atoms:
+            return self._at(self._peak(points))
         is_atom = self._is_atom(points)
         atoms, rest = kernel.nearest_atom(points[is_atom]), points[~is_atom]
         masses = self._heights(atoms.reshape(-1, *self._ones)).exp()
