@@ -24,9 +24,9 @@ class TableRecipe:
         fewest_presence_shrinkage: the least of them for a variable that says whether a cell is there: rules
             such as "no income of a spouse without a spouse" have no exceptions.
         independent_shrinkage: pseudo-rows where a variable may be independent of its parent.
-        doubtful_shrinkage: takes the place of shrinkage if leave-one-out prediction says that the parent
-            tells something, but so little that chance may be the reason. The presence of cells counts as
-            independent then.
+        doubtful_shrinkage: in tables with missing cells it takes the place of shrinkage if leave-one-out
+            prediction says that the parent tells something, but so little that chance may be the reason. The
+            presence of cells counts as independent then.
         fading: penalties are multiplied by (1 − t/T)^fading. At 0 they stay: otherwise the last steps
             overfit.
         masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
@@ -106,7 +106,7 @@ class TableRecipe:
         weak = {
             name: max(linked[name], min(most, self.doubtful_shrinkage * concentrations[name]))
             for name in doubtful
-            if name not in presences
+            if presences and name not in presences
         }
         return linked | dict.fromkeys(independent, most) | weak
 
