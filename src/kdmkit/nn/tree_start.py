@@ -93,9 +93,11 @@ def learn_tree(
     strength = information.value.sum(1)
     weight = torch.where(at_target, preference, 1.0) * information.estimate
     weight = weight + _TIE * (strength.unsqueeze(0) + strength.unsqueeze(1))
-    is_first = torch.tensor([name not in attached for name in names])
-    before = is_first.unsqueeze(0) & is_first.unsqueeze(1) & (information.value > 0)
-    above = spanning_tree(weight + torch.where(before, float(weight.max()) + 1, 0.0))
+    if attached:
+        is_first = torch.tensor([name not in attached for name in names])
+        before = is_first.unsqueeze(0) & is_first.unsqueeze(1) & (information.value > 0)
+        weight = weight + torch.where(before, float(weight.max()) + 1, 0.0)
+    above = spanning_tree(weight)
     parents = {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
     return LearnedTree(parents, every)
 
