@@ -18,7 +18,6 @@ from kdmkit import KDMTable
 from kdmkit.answers import FormulaRule, FunctionRule, OrderRule, Rule
 from kdmlab.common import (
     Claim,
-    Part,
     Report,
     Row,
     Task,
@@ -30,7 +29,7 @@ from kdmlab.common import (
     select,
     write_report,
 )
-from kdmlab.known_rules import ALSO_TRUE, TABLES, KnownTable
+from kdmlab.known_rules import ALSO_TRUE, TABLES, KnownTable, RulePart
 
 _DRAWS, _ROWS, _FOLDS = 100_000, 2000, 3
 _TABLES = {table.name: table for table in TABLES}
@@ -215,7 +214,7 @@ def run(
     folder: Path,
     data_dir: Path,
     *,
-    part: Part = "development",
+    part: RulePart = "development",
     only: Sequence[str] = (),
     measures: Sequence[str] = (),
     fresh: bool = False,
@@ -226,13 +225,13 @@ def run(
     Args:
         folder: where the results are and go.
         data_dir: the folder of `uci/adult.data.gz`.
-        part: tables that the search was developed on, or those that are measured once.
+        part: of the list of tables.
         only: names of tables; empty: all.
         measures: "search", "draws", "quality"; empty: all.
     """
     wanted = []
     for table in TABLES:
-        if table.measured_once != (part == "test") or (only and table.name not in only):
+        if table.part != part or (only and table.name not in only):
             continue
         key = {"table": table.name}
         wanted.append(Task({**key, "what": "search"}, partial(measure_search, table, data_dir)))
@@ -246,7 +245,7 @@ def run(
     return summarize(folder, part=part)
 
 
-def summarize(folder: Path, *, part: Part = "development") -> Report:
+def summarize(folder: Path, *, part: RulePart = "development") -> Report:
     """Writes `rules-<part>.md` from the lines that there are."""
     rows = newest(read_rows(folder / f"rules-{part}.jsonl"), ("table", "what", "rules"))
     return write_report(report(rows, part), folder / f"rules-{part}.md")
@@ -259,7 +258,7 @@ _HEADER = [
 ]
 
 
-def report(rows: Sequence[Row], part: Part) -> Report:
+def report(rows: Sequence[Row], part: RulePart) -> Report:
     """The rules, draws and scores of every table."""
     table, n_listed, n_missed = [], 0, 0
     every: dict[str, list[float]] = {name: [] for name in ("false", "broken", "log p", "others", "c2st")}
