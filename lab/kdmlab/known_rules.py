@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-#: The parts of the list: what the search was developed on, and two that decided nothing when they were written.
+#: What the search was developed on, and two lists that were written before their first measurement.
 RulePart = Literal["development", "test", "confirmation"]
 
 # Adult has no header.
@@ -178,10 +178,10 @@ _TEST = (
     ),
 )
 
-# Written down before the search saw them, from the names of the columns and what they mean; kept are the rules
-# that all rows keep. Left out as broken by rows: PhD <= Terminal, city_mpg <= hwy_mpg, cal_fat <= calories,
-# JobRole -> Department, low_wind <= avg_wind, bat_avg <= obp, Year.Built <= Year.Remod.Add. Functions of dates
-# are not in the language of rules.
+# Written from the names of the columns and what they mean, before the search saw them; kept are the rules that
+# all rows keep. Left out as broken by rows: PhD <= Terminal, city_mpg <= hwy_mpg, cal_fat <= calories,
+# JobRole -> Department, low_wind <= avg_wind, bat_avg <= obp, Year.Built <= Year.Remod.Add. Functions of
+# dates are not in the language of rules.
 _CONFIRMATION = (
     KnownTable(
         "colleges",

@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtr, ndtri
+from scipy.stats import rankdata
 
 from kdmkit.estimators.table.expressions import Constant, Expression, Operation, Reference, is_linear, linear
 from kdmkit.estimators.table.resolutions import WHOLE_STEP
@@ -16,8 +18,10 @@ from kdmkit.estimators.table.rule_search import NumberView
 
 # Nats by which a rule explains the rows better than chance does, beside the logarithm of what was tried.
 _FEWEST_NATS = 30.0
-# In a row of independent cells an order must fail with this probability.
-_LEAST_OVERLAP = 0.105
+# An order must fail with this probability in a row of independent cells, or of cells that depend on each other
+# as strongly, but smoothly; then the spreads of both columns differ at most by this factor, as in one unit.
+_LEAST_OVERLAP, _LEAST_SMOOTH_OVERLAP, _MOST_TIMES = 0.105, 0.0025, 100.0
+_SMOOTH_ROWS = 20_000
 # Rows of a rule, and distinct values of what is computed.
 _FEWEST_ROWS, _FEWEST_VALUES = 20, 10
 # Rows in which a part of a sum is not 0.
@@ -26,6 +30,8 @@ _FEWEST_PARTS = 10
 _FIRST_ROWS, _CHANCE_ROWS, _FEW_ROWS = 1000, 200, 16
 # Parts of a sum, digits of a coefficient, columns that are looked at.
 _MOST_PARTS, _DIGITS, _MOST_COLUMNS = 10, 4, 100
+# A formula needs this share of the rows, where it has a value.
+_LEAST_SHARE = 0.25
 # How far a coefficient that is fitted to rounded numbers may lie from a simple one.
 _SLACKS = (0.05, 0.001)
 
@@ -36,8 +42,9 @@ _SLACKS = (0.05, 0.001)
 def find_orders(views: Sequence[NumberView]) -> list[tuple[str, str]]:
     """Pairs (low, high) of columns whose order no row breaks, though chance would.
 
-    Rows are compared with rows of independent cells: then at least a tenth would break the order. Orders that
-    follow from two others are left out.
+    Chance is rows of independent cells, of which at least a tenth would break the order; or rows with the rank
+    correlation of the columns and a normal copula, which a hard edge does not follow. Orders that follow from
+    two others are left out.
     """
     margin = _FEWEST_NATS + math.log(max(1, len(views) ** 2))
     holds: dict[tuple[str, str], bool] = {}
@@ -46,14 +53,40 @@ def find_orders(views: Sequence[NumberView]) -> list[tuple[str, str]]:
         a, b = low.numbers[there], high.numbers[there]
         if len(a) < _FEWEST_ROWS or (a > b).any() or (a == b).all():
             continue
-        share = np.searchsorted(np.sort(b), a, side="left").mean() / len(b)
-        holds[low.name, high.name] = share >= _LEAST_OVERLAP and -len(a) * math.log1p(-share) >= margin
+        holds[low.name, high.name] = _chance_breaks(a, b, margin)
     between = {low: [high for other, high in holds if other == low] for low, _ in holds}
     return [
         (low, high)
         for (low, high), is_supported in holds.items()
         if is_supported and not any(holds[low, mid] and holds.get((mid, high)) for mid in between[low])
     ]
+
+
+def _chance_breaks(low: np.ndarray, high: np.ndarray, margin: float) -> bool:
+    """Whether chance explains by less than e^−margin that no row breaks an order."""
+    share = float(np.searchsorted(np.sort(high), low, side="left").mean() / len(high))
+    if -len(low) * math.log1p(-share) < margin:
+        return False
+    if share >= _LEAST_OVERLAP:
+        return True
+    if share < _LEAST_SMOOTH_OVERLAP or np.std(low) * _MOST_TIMES < np.std(high):
+        return False
+    share = _smooth_overlap(low, high)
+    return share >= _LEAST_SMOOTH_OVERLAP and -len(low) * math.log1p(-share) >= margin
+
+
+def _smooth_overlap(low: np.ndarray, high: np.ndarray) -> float:
+    """P(low > high) with the distributions and the rank correlation of two columns, and a normal copula."""
+    n = len(low)
+    scores = [ndtri((rankdata(numbers) - 0.5) / n) for numbers in (low, high)]
+    rho = float(np.corrcoef(*scores)[0, 1])
+    normal = np.random.default_rng(0).standard_normal((2, _SMOOTH_ROWS))
+    normal[1] = rho * normal[0] + math.sqrt(max(0.0, 1 - rho**2)) * normal[1]
+    a, b = (
+        np.sort(numbers)[np.minimum((ndtr(normal[i]) * n).astype(int), n - 1)]
+        for i, numbers in enumerate((low, high))
+    )
+    return float((a > b).mean())
 
 
 # ---- sums and products
@@ -78,7 +111,9 @@ def find_formulas(views: Sequence[NumberView]) -> dict[str, Expression]:
             basis.append(view.name)
             continue
         totals[view.name] = parts
-        formulas[view.name] = search.shortened(view, parts, totals)
+        expression = search.shortened(view, parts, totals)
+        if len(expression.names) <= _MOST_PARTS:
+            formulas[view.name] = expression
     for name in search.by_fineness(basis):
         for expression in search.products(name):
             if not _depends(name, expression.names, formulas):
@@ -94,7 +129,7 @@ def _complete(views: Sequence[NumberView]) -> tuple[list[NumberView], np.ndarray
     there, chosen = np.ones(n, bool), []
     for view in views:
         both = there & ~np.isnan(view.numbers)
-        if both.sum() >= max(_FEWEST_ROWS, 0.25 * n):
+        if both.sum() >= max(_FEWEST_ROWS, _LEAST_SHARE * n):
             there = both
             chosen.append(view)
     return chosen, np.flatnonzero(there)
@@ -147,13 +182,15 @@ class _Search:
             least = max(0.6 * view.half_step, 3 * off.max(), 1e-6 * np.abs(target).max())
             is_part = adds > least
             if is_part.all():
-                break
+                return self._rounded(view, dict(zip(names, coefficients, strict=True)))
             names = [name for name, keep in zip(names, is_part, strict=True) if keep]
             scales = scales[is_part]
-        if not names or len(names) > _MOST_PARTS:
-            return None
+        return None
+
+    def _rounded(self, view: NumberView, coefficients: Mapping[str, float]) -> dict[str, float] | None:
+        """The multiples with simple coefficients, if all rows keep their sum."""
         for slack in _SLACKS:
-            parts = {name: _nice(size, slack) for name, size in zip(names, coefficients, strict=True)}
+            parts = {name: _nice(size, slack) for name, size in coefficients.items()}
             if self._holds(view, linear(parts)):
                 return parts
         return None
@@ -181,7 +218,7 @@ class _Search:
         return (2 if wide else 1.001) * (view.half_step + rounded) + exact
 
     def _holds(self, view: NumberView, expression: Expression) -> bool:
-        """Whether all rows keep a formula, and chance would not."""
+        """Whether all rows keep a formula where it has a value, and chance would not."""
         if not expression.names:
             return False
         target, value = self.all[view.name], expression.value(self.all)
@@ -190,9 +227,14 @@ class _Search:
             step = self.views[name].half_step
             if step and (step < WHOLE_STEP or is_linear(expression)):
                 moved = {**self.all, name: self.all[name] + step}
-                tolerance = tolerance + np.abs(expression.value(moved) - value)
+                with np.errstate(invalid="ignore"):  # no value less no value
+                    tolerance = tolerance + np.abs(expression.value(moved) - value)
         tolerance = tolerance * (1 + 1e-6) + 1e-6 * np.maximum(np.abs(target), np.abs(value))
-        if not bool(np.isfinite(value).all() and (np.abs(value - target) <= tolerance).all()):
+        there = np.isfinite(value)
+        if there.sum() < max(_FEWEST_ROWS, _LEAST_SHARE * len(there)):
+            return False
+        target, value, tolerance = target[there], value[there], tolerance[there]
+        if (np.abs(value - target) > tolerance).any():
             return False
         rows = np.random.default_rng(1).permutation(len(target))[:_CHANCE_ROWS]
         _, once = np.unique(value[rows], return_index=True)
