@@ -320,6 +320,10 @@ ALSO_TRUE: dict[str, tuple[str, ...]] = {
         "total_debit_limit <= total_credit_limit",
         "num_total_cc_accounts <= total_credit_lines",
         "num_cc_carrying_balance <= num_satisfactory_accounts",
+        "accounts_opened_24m <= total_credit_lines",
+        "num_active_debit_accounts <= open_credit_lines",
+        "num_active_debit_accounts <= num_total_cc_accounts",
+        "tax_liens <= num_historical_failed_to_pay",
     ),
     "mpg": ("model -> drv",),
     "flights": ("year = 2013",),
@@ -327,6 +331,8 @@ ALSO_TRUE: dict[str, tuple[str, ...]] = {
     "stock index": ("low <= adj_close", "adj_close <= high"),
     "midwest": ("category -> inmetro", "popdensity = 0.001 * poptotal / area"),
     "employment": (
+        "nonfarm = private + government",
+        "service_providing = private_service_providing + government",
         "private_service_providing = trade_transportation_utilties + education_and_health_services"
         " + professional_and_business_services + leisure_and_hospitality + financial_activities"
         " + other_services + information",

@@ -76,7 +76,10 @@ def _chance_breaks(low: np.ndarray, high: np.ndarray, margin: float) -> bool:
 
 
 def _smooth_overlap(low: np.ndarray, high: np.ndarray) -> float:
-    """P(low > high) with the distributions and the rank correlation of two columns, and a normal copula."""
+    """P(low > high) with the distributions and the rank correlation of two columns, and a normal copula.
+
+    Rows with the least value of `high` do not count: a part of nothing, such as 0 of 0, is no order of sizes.
+    """
     n = len(low)
     scores = [ndtri((rankdata(numbers) - 0.5) / n) for numbers in (low, high)]
     rho = float(np.corrcoef(*scores)[0, 1])
@@ -86,7 +89,7 @@ def _smooth_overlap(low: np.ndarray, high: np.ndarray) -> float:
         np.sort(numbers)[np.minimum((ndtr(normal[i]) * n).astype(int), n - 1)]
         for i, numbers in enumerate((low, high))
     )
-    return float((a > b).mean())
+    return float(((a > b) & (b > high.min())).mean())
 
 
 # ---- sums and products
