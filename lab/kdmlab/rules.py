@@ -55,6 +55,8 @@ class Closure:
 
     def implies(self, rule: Rule) -> bool:
         """Whether a rule is one of them or follows from them: by transitivity, or by arithmetic."""
+        if str(rule) in map(str, self.rules):
+            return True
         if isinstance(rule, FunctionRule):
             pairs = {(r.source, r.target) for r in self.rules if isinstance(r, FunctionRule)}
             return _reaches(pairs, rule.source, rule.target) or self._repeats(rule)
@@ -69,7 +71,10 @@ class Closure:
         return formula is not None and set(formula.expression.names) <= {rule.source}
 
     def _follows_by_arithmetic(self, rule: Any) -> bool:
-        """Whether rows keep a rule whose cells come from different rows, but for what formulas compute."""
+        """Whether rows keep a rule whose cells come from different rows, but for what formulas compute.
+
+        Rows in which a formula has no value, such as 0 / 0, say nothing.
+        """
         if not set(rule.columns) & set(self.formulas):
             return False
         rng = np.random.default_rng(0)
@@ -90,9 +95,13 @@ class Closure:
         for name in rule.columns:
             number(name)
         if isinstance(rule, OrderRule):
-            return bool((numbers[rule.low] <= numbers[rule.high] * (1 + 1e-9)).all())
-        value = rule.expression.value(numbers)
-        return bool(np.allclose(value, numbers[rule.target], rtol=1e-6))
+            left, right = numbers[rule.low], numbers[rule.high]
+            is_kept = left <= right * (1 + 1e-9)
+        else:
+            left, right = rule.expression.value(numbers), numbers[rule.target]
+            is_kept = np.isclose(left, right, rtol=1e-6)
+        there = np.isfinite(left) & np.isfinite(right)
+        return bool(there.any() and is_kept[there].all())
 
 
 def _reaches(pairs: set[tuple[str, str]], start: str, end: str) -> bool:

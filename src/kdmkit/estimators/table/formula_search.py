@@ -9,8 +9,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
-from scipy.stats import rankdata
 
 from kdmkit.estimators.table.expressions import Constant, Expression, Operation, Reference, is_linear, linear
 from kdmkit.estimators.table.resolutions import WHOLE_STEP
@@ -18,10 +16,8 @@ from kdmkit.estimators.table.rule_search import NumberView
 
 # Nats by which a rule explains the rows better than chance does, beside the logarithm of what was tried.
 _FEWEST_NATS = 30.0
-# An order must fail with this probability in a row of independent cells, or of cells that depend on each other
-# as strongly, but smoothly; then the spreads of both columns differ at most by this factor, as in one unit.
-_LEAST_OVERLAP, _LEAST_SMOOTH_OVERLAP, _MOST_TIMES = 0.105, 0.0025, 100.0
-_SMOOTH_ROWS = 20_000
+# In a row of independent cells an order must fail with this probability.
+_LEAST_OVERLAP = 0.105
 # Rows of a rule, and distinct values of what is computed.
 _FEWEST_ROWS, _FEWEST_VALUES = 20, 10
 # Rows in which a part of a sum is not 0.
@@ -42,9 +38,8 @@ _SLACKS = (0.05, 0.001)
 def find_orders(views: Sequence[NumberView]) -> list[tuple[str, str]]:
     """Pairs (low, high) of columns whose order no row breaks, though chance would.
 
-    Chance is rows of independent cells, of which at least a tenth would break the order; or rows with the rank
-    correlation of the columns and a normal copula, which a hard edge does not follow. Orders that follow from
-    two others are left out.
+    Rows are compared with rows of independent cells: then at least a tenth would break the order. Orders that
+    follow from two others are left out.
     """
     margin = _FEWEST_NATS + math.log(max(1, len(views) ** 2))
     holds: dict[tuple[str, str], bool] = {}
@@ -53,43 +48,14 @@ def find_orders(views: Sequence[NumberView]) -> list[tuple[str, str]]:
         a, b = low.numbers[there], high.numbers[there]
         if len(a) < _FEWEST_ROWS or (a > b).any() or (a == b).all():
             continue
-        holds[low.name, high.name] = _chance_breaks(a, b, margin)
+        share = np.searchsorted(np.sort(b), a, side="left").mean() / len(b)
+        holds[low.name, high.name] = share >= _LEAST_OVERLAP and -len(a) * math.log1p(-share) >= margin
     between = {low: [high for other, high in holds if other == low] for low, _ in holds}
     return [
         (low, high)
         for (low, high), is_supported in holds.items()
         if is_supported and not any(holds[low, mid] and holds.get((mid, high)) for mid in between[low])
     ]
-
-
-def _chance_breaks(low: np.ndarray, high: np.ndarray, margin: float) -> bool:
-    """Whether chance explains by less than e^−margin that no row breaks an order."""
-    share = float(np.searchsorted(np.sort(high), low, side="left").mean() / len(high))
-    if -len(low) * math.log1p(-share) < margin:
-        return False
-    if share >= _LEAST_OVERLAP:
-        return True
-    if share < _LEAST_SMOOTH_OVERLAP or np.std(low) * _MOST_TIMES < np.std(high):
-        return False
-    share = _smooth_overlap(low, high)
-    return share >= _LEAST_SMOOTH_OVERLAP and -len(low) * math.log1p(-share) >= margin
-
-
-def _smooth_overlap(low: np.ndarray, high: np.ndarray) -> float:
-    """P(low > high) with the distributions and the rank correlation of two columns, and a normal copula.
-
-    Rows with the least value of `high` do not count: a part of nothing, such as 0 of 0, is no order of sizes.
-    """
-    n = len(low)
-    scores = [ndtri((rankdata(numbers) - 0.5) / n) for numbers in (low, high)]
-    rho = float(np.corrcoef(*scores)[0, 1])
-    normal = np.random.default_rng(0).standard_normal((2, _SMOOTH_ROWS))
-    normal[1] = rho * normal[0] + math.sqrt(max(0.0, 1 - rho**2)) * normal[1]
-    a, b = (
-        np.sort(numbers)[np.minimum((ndtr(normal[i]) * n).astype(int), n - 1)]
-        for i, numbers in enumerate((low, high))
-    )
-    return float(((a > b) & (b > high.min())).mean())
 
 
 # ---- sums and products
