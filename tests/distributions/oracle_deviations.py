@@ -24,6 +24,10 @@ from distributions.event_oracle import (
 TOLERANCE = 1e-7
 #: Means are relative, and their quadrature is less exact.
 TOLERANCE_OF_MEANS = 1e-6
+#: Tables answer in single precision, relative to 1 + the size.
+TOLERANCE_OF_TABLES = 1e-5
+#: The start of the kinds of answers of tables.
+TABLES = "table: "
 
 
 class Deviation(NamedTuple):
@@ -41,6 +45,8 @@ class Deviation(NamedTuple):
 
     @property
     def limit(self) -> float:
+        if self.what.startswith(TABLES):
+            return TOLERANCE_OF_TABLES
         return TOLERANCE_OF_MEANS if self.what == "mean" else TOLERANCE
 
 
