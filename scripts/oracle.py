@@ -34,10 +34,11 @@ _WORDS = {
     False: """The oracle knows the parameters of a model and sums over cells of all variables and all states,
 in numpy and scipy. Events have open and closed ends, unions and complements. Double precision;
 deviations of logarithms, means and gradients are relative to 1 + their size.""",
-    True: """Fitted tables of three columns of levels and five functions of them: texts, numbers, missing cells,
-a function of a function. The oracle knows the parameters of the tree and the functions in the rows, and sums
-over all rows and states in numpy. Single precision; deviations are relative to 1 + the size of the answer.
-Filled cells: the probability lost against the most probable level, and 0 where they keep the functions.""",
+    True: """Fitted tables of three columns of levels and five functions of them: texts, numbers, missing
+cells, a function of a function. The oracle knows the parameters of the tree and the functions in the rows,
+and sums over all rows and states in numpy. Single precision; deviations are relative to 1 + the size of the
+answer. Filled cells: the probability lost against the most probable level, and 0 where they keep the
+functions.""",
 }
 
 
