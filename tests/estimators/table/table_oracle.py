@@ -132,7 +132,7 @@ class TableOracle:
             if total < 1e-6:
                 continue
             wanted = self.p[rows & evidence].sum() / total
-            yield self._of("P(event | event)", self.table.probability(text, given), wanted, text, given)
+            yield self._of("P(event) given an event", self.table.probability(text, given), wanted, text, given)
             yield from self._of_columns(rng, given, self.p * evidence / total, total)
         yield from self._of_rows(rng)
         yield from self._of_gaps(rng)
@@ -154,11 +154,11 @@ class TableOracle:
             wanted = by_level / by_level.sum()
             probs = {level: answer.probs.get(level, 0.0) for level in by_level.index}
             worst = max(by_level.index, key=lambda level: abs(probs[level] - wanted[level]))
-            yield self._of("P(level | event)", probs[worst], wanted[worst], target, worst, given)
+            yield self._of("P(level) given an event", probs[worst], wanted[worst], target, worst, given)
             if target == "h":
-                yield self._of("mean", answer.mean, float((wanted * wanted.index).sum()), given)
+                yield self._of("mean given an event", answer.mean, float((wanted * wanted.index).sum()), given)
             if target == "m":
-                yield self._of("P(missing | event)", answer.p_missing, 1 - by_level.sum(), given)
+                yield self._of("P(missing) given an event", answer.p_missing, 1 - by_level.sum(), given)
 
     def _of_rows(self, rng: np.random.Generator) -> Iterator[Deviation]:
         """Differences of log p: between rows with the same columns. Rows that cannot be have −∞."""
