@@ -132,7 +132,8 @@ class TableOracle:
             if total < 1e-6:
                 continue
             wanted = self.p[rows & evidence].sum() / total
-            yield self._of("P(event) given an event", self.table.probability(text, given), wanted, text, given)
+            got = self.table.probability(text, given)
+            yield self._of("P(event) given an event", got, wanted, text, given)
             yield from self._of_columns(rng, given, self.p * evidence / total, total)
         yield from self._of_rows(rng)
         yield from self._of_gaps(rng)
@@ -156,7 +157,8 @@ class TableOracle:
             worst = max(by_level.index, key=lambda level: abs(probs[level] - wanted[level]))
             yield self._of("P(level) given an event", probs[worst], wanted[worst], target, worst, given)
             if target == "h":
-                yield self._of("mean given an event", answer.mean, float((wanted * wanted.index).sum()), given)
+                mean = float((wanted * wanted.index).sum())
+                yield self._of("mean given an event", answer.mean, mean, given)
             if target == "m":
                 yield self._of("P(missing) given an event", answer.p_missing, 1 - by_level.sum(), given)
 
