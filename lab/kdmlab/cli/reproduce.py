@@ -212,8 +212,8 @@ def reproduce_rules(
     data_dir: Annotated[Path, typer.Option(help="The folder of uci/adult.data.gz.")] = Path("data"),
     output: Output = Path("results"),
     part: Annotated[
-        Literal["development", "test"],
-        typer.Option(help="Tables that the search was developed on, or those that are measured once."),
+        Literal["development", "test", "confirmation"],
+        typer.Option(help="Tables that the search was developed on, or lists that were measured afterwards."),
     ] = "test",
     table: Annotated[list[str] | None, typer.Option(help="The name of a table; may be repeated.")] = None,
     measure: Annotated[
