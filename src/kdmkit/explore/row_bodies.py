@@ -10,7 +10,7 @@ from typing import Any
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.display import plain
-from kdmkit.explore.endpoints import MOST_COLUMNS, MOST_ROWS, MOST_ROWS_OF_BODY
+from kdmkit.explore.endpoints import MOST_CELLS, MOST_COLUMNS, MOST_ROWS, MOST_ROWS_OF_BODY
 
 
 def _arrow() -> Any:
@@ -27,6 +27,8 @@ def read_arrow(content: bytes) -> Any:
         with arrow.ipc.open_stream(content) as reader:
             rows = reader.read_all()
         rows.validate(full=True)
+    except MemoryError:  # also one of Arrow
+        raise
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(bad_argument("body", "a stream of Arrow", str(error)[:200])) from error
     return _limited(rows)
@@ -79,6 +81,9 @@ def _limited(rows: Any) -> Any:
     if rows.num_rows > MOST_ROWS_OF_BODY or rows.num_columns > MOST_COLUMNS:
         wanted = f"at most {MOST_ROWS_OF_BODY:,} rows and {MOST_COLUMNS:,} columns"
         raise ValueError(bad_argument("rows", wanted, f"{rows.num_rows:,} × {rows.num_columns:,}"))
+    if rows.num_rows * rows.num_columns > MOST_CELLS:
+        got = f"{rows.num_rows * rows.num_columns:,}"
+        raise ValueError(bad_argument("rows", f"at most {MOST_CELLS:,} cells at once", got))
     return rows
 
 

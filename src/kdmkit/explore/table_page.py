@@ -50,13 +50,14 @@ class TableModel:
     Args:
         name: the name on the page.
         table: a fitted table.
-        path: the file that it comes from, for the text of commands.
+        path: the file that it comes from, for the text of commands; None: there is none.
+        fit_command: the command that writes this file, if there may be none yet.
     """
 
     kind = "table"
 
-    def __init__(self, name: str, table: KDMTable, path: str | None = None) -> None:
-        self.name, self.table, self.path = name, table, path
+    def __init__(self, name: str, table: KDMTable, path: str | None = None, fit_command: str = "") -> None:
+        self.name, self.table, self.path, self.fit_command = name, table, path, fit_command
         self._cache: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._prior = table.marginals()
         self._bins: dict[str, tuple[tuple[Any, Any], ...] | None] = {}
@@ -76,6 +77,10 @@ class TableModel:
             ],
             "left_out": [name for name in columns if name not in self._prior],
             "targets": list(self.table.targets_),
+            "rules": [
+                {"text": str(rule), "rows": rule.n_rows, "exceptions": rule.exceptions}
+                for rule in self.table.rules_
+            ],
         }
 
     def columns_view(self, question: WantedColumns) -> dict[str, Any]:
@@ -190,8 +195,11 @@ class TableModel:
         if target is None or target not in self._prior:
             target = next((name for name in self._prior if name not in given), next(iter(self._prior)))
         question = question_text(target, as_event(given))
-        command = f"kdmkit ask {shlex.quote(self.path or self.name)} {shlex.quote(question)}"
-        return {"python": f"table.query({json.dumps(question, ensure_ascii=False)})", "shell": command}
+        python = {"python": f"table.query({json.dumps(question, ensure_ascii=False)})"}
+        if self.path is None:
+            return python
+        ask = f"kdmkit ask {shlex.quote(self.path)} {shlex.quote(question)}"
+        return {**python, "shell": f"{self.fit_command} && {ask}" if self.fit_command else ask}
 
     def links(self) -> dict[str, Any]:
         """The tree of columns."""
