@@ -285,9 +285,9 @@ def main() -> None:
     )
     how = (
         "Times are of the clock. Clients move twice a second. The worst question is a prediction with "
-        f"intervals of 200,000 rows of Adult in Arrow, with a time limit of {_LIMIT:g} s. Memory of processes is their "
-        "proportional share (PSS). Tables are fitted for 2 to 10 epochs with seed 0; Adult has the default "
-        "number of components, wide tables 64."
+        f"intervals of 200,000 rows of Adult in Arrow, with a time limit of {_LIMIT:g} s. Memory of "
+        "processes is their proportional share (PSS). Tables are fitted for 2 to 10 epochs with seed 0; "
+        "Adult has the default number of components, wide tables 64."
     )
     table = "\n".join(["| point | measured | target |", "|:--|--:|--:|", *lines])
     text = "\n\n".join(["# The page and the server", about, how, table])

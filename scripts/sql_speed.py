@@ -110,7 +110,8 @@ def main() -> None:
     about = (
         f"`python scripts/sql_speed.py --rows {options.rows} --turns {options.turns}`, "
         f"kdmkit {kdm.__version__}, DuckDB {duckdb.__version__}, Python {platform.python_version()}, "
-        f"torch {torch.__version__} with one thread, {computer['cpu']}, {computer['cores']} cores. {options.note}"
+        f"torch {torch.__version__} with one thread, {computer['cpu']}, {computer['cores']} cores. "
+        f"{options.note}"
     )
     how = (
         f"{options.rows:,} rows in Arrow. Seconds are of the processor, all threads together, the least of "

@@ -23,7 +23,7 @@ import pytest
 
 import kdmkit as kdm
 from kdmkit.explore.guard import RequestError
-from kdmkit.explore.pool import Lane
+from kdmkit.explore.lanes import Lane
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copied")
 

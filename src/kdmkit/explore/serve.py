@@ -19,8 +19,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.explore.app import create_app
+from kdmkit.explore.lanes import Limits
 from kdmkit.explore.page_models import Models, ThreadModels
-from kdmkit.explore.pool import Limits, PooledModels
+from kdmkit.explore.pool import PooledModels
 
 # Seconds that a connection may wait without another request, and that a server may take to start or to end.
 _IDLE, _STARTED_WITHIN = 30, 10.0
