@@ -214,6 +214,22 @@ def test_waiting_calls_are_one_batch():
     assert sizes == [1, 9]
 
 
+def test_a_mistake_in_one_call_is_no_error_of_others():
+    def answer(rows):
+        time.sleep(0.05)
+        if -1.0 in rows.column("x").to_pylist():
+            raise ValueError("x: expected > 0")
+        return rows.column("x")
+
+    call = _Batches().of("twice", answer)
+    tables = [pa.table({"x": [x]}) for x in (1.0, 2.0, -1.0, 3.0)]
+    with ThreadPoolExecutor(4) as threads:
+        answers = [threads.submit(call, one) for one in tables]
+        assert [answers[i].result(20).to_pylist() for i in (0, 1, 3)] == [[1.0], [2.0], [3.0]]
+        with pytest.raises(ValueError, match="expected > 0"):
+            answers[2].result(20)
+
+
 def test_a_name_is_one_of_sql(connection, table):
     with pytest.raises(ValueError, match="name: expected a name such as 'loans', got drop table"):
         kdm.sql.register(connection, table, "drop table")

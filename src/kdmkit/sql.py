@@ -28,9 +28,9 @@ _WORDS = (("false", "f", "no", "n"), ("true", "t", "yes", "y"))
 # A function of SQL: a table of rows, and one value for all of them.
 _Answer = Callable[..., Any]
 # Rows of one draw; threads of a connection that this module opens.
-_MOST_DRAWS, _THREADS = 1_000_000, 8
-# Unseen levels that an error shows.
-_SHOWN = 3
+_MOST_DRAWS, _THREADS = 1_000_000, 16
+# Unseen levels that an error shows; seconds that a batch waits for other threads.
+_SHOWN, _PATIENCE = 3, 0.005
 
 
 def register(
@@ -59,7 +59,7 @@ def register(
 
     An answer is NULL if the given cells have probability 0 under the model. DuckDB passes 2,048 rows at a
     time, in each of its threads; those of several threads are answered together. So large scans are faster
-    with more threads than processors: `SET threads = 8`.
+    with more threads than processors: `SET threads = 16`.
 
     Args:
         connection: of DuckDB.
@@ -337,41 +337,65 @@ class _Call:
 class _Batches:
     """Answers the calls of several threads of DuckDB together.
 
-    DuckDB calls a function with 2,048 rows at a time, in each of its threads. One call is answered at a time;
-    those that wait meanwhile are answered by the next one, so that more threads make larger batches.
+    DuckDB calls a function with 2,048 rows at a time, in each of its threads. One batch is answered at a
+    time; the calls that wait meanwhile are the next one. It waits a moment for the threads that have just
+    been answered.
     """
 
     def __init__(self) -> None:
-        self._turn, self._guard = threading.Lock(), threading.Lock()
+        self._changed = threading.Condition()
         self._waiting: list[_Call] = []
+        self._is_busy, self._n_threads = False, 1
 
     def of(self, what: str, answer: _Answer) -> _Answer:
         """The function that answers rows together with those of other calls of the same kind."""
 
         def batched(rows: Any, *values: Any) -> Any:
             call = _Call((what, values, rows.schema.names, rows.schema.types), rows)
-            with self._guard:
-                self._waiting.append(call)
-            with self._turn:
-                if call.answer is None:
-                    self._answer(self._taken(call), lambda every: _one_array(answer(every, *values)))
+            calls = self._turn(call)
+            if calls:
+                try:
+                    self._answer(calls, answer, values)
+                finally:
+                    self._end_turn(calls)
             return call.answer
 
         return batched
 
-    def _taken(self, call: _Call) -> list[_Call]:
-        """The calls that wait and can be answered together with one of them."""
-        with self._guard:
-            taken = [other for other in self._waiting if other is not call and other.key == call.key]
-            self._waiting = [other for other in self._waiting if other is not call and other not in taken]
-        return [call, *taken]
+    def _turn(self, call: _Call) -> list[_Call]:
+        """Waits until a call is answered, or can be: the calls to answer with it, itself first."""
+        with self._changed:
+            self._waiting.append(call)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: call.answer is not None or not self._is_busy)
+            if call.answer is not None:
+                return []
+            self._is_busy = True
+            self._changed.wait_for(lambda: len(self._waiting) >= self._n_threads, _PATIENCE)
+            others = [other for other in self._waiting if other is not call and other.key == call.key]
+            self._waiting = [other for other in self._waiting if other is not call and other not in others]
+            return [call, *others]
 
-    def _answer(self, calls: list[_Call], answer: _Answer) -> None:
-        answers = answer(need("pyarrow").concat_tables([call.rows for call in calls]))
+    def _answer(self, calls: list[_Call], answer: _Answer, values: tuple[Any, ...]) -> None:
+        rows = need("pyarrow").concat_tables([call.rows for call in calls])
+        try:
+            answers = _one_array(answer(rows, *values))
+        except Exception:
+            if len(calls) == 1:
+                raise
+            return self._answer(calls[:1], answer, values)
         start = 0
         for call in calls:
             call.answer = answers.slice(start, len(call.rows))
             start += len(call.rows)
+
+    def _end_turn(self, calls: list[_Call]) -> None:
+        """Calls without an answer wait again: that of another one may be the mistake."""
+        with self._changed:
+            self._n_threads = len(calls) + len(self._waiting)
+            self._waiting += [call for call in calls[1:] if call.answer is None]
+            self._is_busy = False
+            self._changed.notify_all()
 
 
 def _one_array(column: Any) -> Any:
