@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
 import platform
 import random
 import socket
@@ -23,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import torch
@@ -42,7 +45,8 @@ from explore.fuzz import requests, sql_text  # noqa: E402
 
 # Seconds of clients, of worst questions and of silence; the time limit of questions beside the worst ones.
 _MINUTE, _BESIDE, _SILENT, _LIMIT = 60.0, 20.0, 300, 5.0
-_TOP = "document.querySelector('.cards').getBoundingClientRect()"
+# Fuzzed requests, a quarter of them SQL.
+_FUZZED = 2000
 
 
 # ---- models
@@ -69,13 +73,23 @@ def fits(data_dir: Path) -> dict[str, Callable[[], Any]]:
     }
 
 
-def saved(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """The files of the tables, which are fitted if they are not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, fit in fits(data_dir).items():
-        if not (folder / name).exists():
-            kdm.save(fit(), folder / name)
-    return {name: folder / name for name in fits(data_dir)}
+class Models:
+    """The files of the tables, each fitted when it is first needed.
+
+    Args:
+        folder: where they are kept.
+        data_dir: see `fits`.
+    """
+
+    def __init__(self, folder: Path, data_dir: Path) -> None:
+        self.folder, self.data_dir = folder, data_dir
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def file(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.exists():
+            kdm.save(fits(self.data_dir)[name](), path)
+        return path
 
 
 def line(point: str, value: str, target: str) -> str:
@@ -221,8 +235,6 @@ def fuzz_lines(model: Path, n: int) -> Iterator[str]:
                 print(status, path, body[:300], answer[:300], flush=True)
         running.once("/api/state")
     sql: Counter[str] = Counter()
-    import duckdb
-
     with duckdb.connect() as connection:
         connection.register("parcels", pa.table({name: cells[:50] for name, cells in parcels().items()}))
         kdm.sql.register(connection, kdm.load(model), "p", random_state=0)
@@ -238,60 +250,69 @@ def fuzz_lines(model: Path, n: int) -> Iterator[str]:
     yield line(f"{n // 4:,} fuzzed texts of SQL", times_of(sql), "no crash")
 
 
-def measured(files: dict[str, Path], data_dir: Path, parts: list[str], n_fuzzed: int) -> Iterator[str]:
-    if "page" in parts:
-        from playwright.sync_api import sync_playwright
+def page_of_widths(models: Models) -> Iterator[str]:
+    from playwright.sync_api import sync_playwright
 
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-            for name in ("columns55", "columns500"):
-                yield from page_lines(browser, files[name])
-            browser.close()
-    if "load" in parts:
-        yield from load_lines(files["adult"])
-    if "worst" in parts:
-        yield from worst_lines(files["adult"], adult_missing(data_dir).train)
-    if "silent" in parts:
-        yield from silent_lines(files["adult"])
-    if "fuzz" in parts:
-        yield from fuzz_lines(files["parcels"], n_fuzzed)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        for name in ("columns55", "columns500"):
+            yield from page_lines(browser, models.file(name))
+        browser.close()
+
+
+PARTS: dict[str, Callable[[Models], Iterator[str]]] = {
+    "page": page_of_widths,
+    "load": lambda models: load_lines(models.file("adult")),
+    "worst": lambda models: worst_lines(models.file("adult"), adult_missing(models.data_dir).train),
+    "silent": lambda models: silent_lines(models.file("adult")),
+    "fuzz": lambda models: fuzz_lines(models.file("parcels"), _FUZZED),
+}
 
 
 def main() -> None:
-    """Measures and writes the table."""
+    """Measures some parts, and writes the table of all parts that were measured."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument(
-        "--models", type=Path, default=Path("models"), help="a folder to keep the fitted tables in"
-    )
-    parser.add_argument("--fuzzed", type=int, default=2000)
-    parts = ["page", "load", "worst", "silent", "fuzz"]
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
-    parser.add_argument("--note", default="", help="about the machine, for example whether others use it")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "page.md")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="a folder for the fitted tables")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--output", type=Path, default=ROOT / "results")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    files = saved(options.models, options.data_dir)
-    lines = []
-    for line in measured(files, options.data_dir, options.parts, options.fuzzed):
-        lines.append(line)
-        print(line, flush=True)
-    computer = machine()
+    models = Models(options.models, options.data_dir)
+    kept = options.output / "page.json"
+    parts = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    for name in options.parts:
+        lines = []
+        start = os.getloadavg()[0]
+        for one in PARTS[name](models):
+            lines.append(one)
+            print(one, flush=True)
+        load = f"load of the machine {start:.0f} to {os.getloadavg()[0]:.0f} on {machine()['cores']} cores"
+        parts[name] = {"lines": lines, "where": f"{machine()['cpu']}, {load}"}
+        kept.write_text(json.dumps(parts, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (options.output / "page.md").write_text(report(parts), "utf-8")
+
+
+def report(parts: dict[str, Any]) -> str:
+    """The text of the results."""
     about = (
         f"`python scripts/page_load.py`, kdmkit {kdm.__version__}, Python {platform.python_version()}, torch "
-        f"{torch.__version__}, {computer['cpu']}, {computer['cores']} cores; clients, Chromium and the "
-        f"server share them. {options.note}"
+        f"{torch.__version__}. Clients, Chromium and the server share the cores; the load of the machine, "
+        "that of other programs included, stands under each table. Times are of the clock: on a busy machine "
+        "they are upper bounds."
     )
     how = (
-        "Times are of the clock. Clients move twice a second. The worst question is a prediction with "
-        f"intervals of 200,000 rows of Adult in Arrow, with a time limit of {_LIMIT:g} s. Memory of "
-        "processes is their proportional share (PSS). Tables are fitted for 2 to 10 epochs with seed 0; "
-        "Adult has the default number of components for 8,000 rows, wide tables 64."
+        "Clients move twice a second. The worst question is a prediction with intervals of 200,000 rows of "
+        f"Adult in Arrow, with a time limit of {_LIMIT:g} s. Memory of processes is their proportional share "
+        "(PSS). Tables are fitted for 2 to 10 epochs with seed 0; Adult has the default number of components "
+        "for 8,000 rows, wide tables 64."
     )
-    table = "\n".join(["| point | measured | target |", "|:--|--:|--:|", *lines])
-    text = "\n\n".join(["# The page and the server", about, how, table])
-    options.out.write_text(text + "\n", "utf-8")
+    tables = [
+        "\n".join(["| point | measured | target |", "|:--|--:|--:|", *part["lines"], "", part["where"]])
+        for part in (parts[name] for name in PARTS if name in parts)
+    ]
+    return "\n\n".join(["# The page and the server", about, how, *tables]) + "\n"
 
 
 if __name__ == "__main__":

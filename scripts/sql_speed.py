@@ -117,8 +117,8 @@ def main() -> None:
     how = (
         f"{options.rows:,} rows in Arrow. Seconds are of the processor, all threads together, the least of "
         "the turns; Python and SQL are asked in turns. Adult has fifteen columns and the default number of "
-        "components for 8,000 rows, `small` four columns and 16 components. The difference is the largest one "
-        "of an answer, relative to its size or 1. The target of the ratio is 1.3."
+        "components for 8,000 rows, `small` four columns and 16 components. The difference is the largest "
+        "one of an answer, relative to its size or 1. The target of the ratio is 1.3."
     )
     header = "| table | question | threads of DuckDB | Python | SQL | ratio | difference |"
     table_of_results = "\n".join([header, "|:--|:--|--:|--:|--:|--:|--:|", *lines])
