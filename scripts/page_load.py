@@ -160,6 +160,8 @@ def load_lines(model: Path) -> Iterator[str]:
 
 
 def shares(times: Any) -> str:
+    if not len(times):
+        return "no answer"
     p50, p95 = 1e3 * np.quantile(times, [0.5, 0.95])
     return f"{p50:.0f} / {p95:.0f} ms"
 

@@ -18,7 +18,7 @@ class Limits:
     """Limits of questions to one model.
 
     Args:
-        workers: processes that answer short questions; half as many, at least one, answer long ones.
+        workers: processes that answer short questions; as many answer long ones.
         seconds: the time of one question. It may wait for half of it.
         waiting: short questions that may wait for a worker; an eighth as many long ones.
         megabytes: memory that one question may take beyond that of the model; Linux only.

@@ -59,7 +59,7 @@ class ModelPool:
         self._idle: list[_Worker] = []
         self._workers: set[_Worker] = set()
         self._short = Lane(limits.workers, limits.waiting)
-        self._long = Lane(max(1, limits.workers // 2), max(2, limits.waiting // 8))
+        self._long = Lane(limits.workers, max(2, limits.waiting // 8))
         self.restarts = 0
 
     def start(self, on_failure: Callable[[Exception], None] | None = None) -> None:
@@ -131,10 +131,8 @@ class ModelPool:
         """The answer of a worker. If it takes long, the question goes on in the long lane."""
         answer = asyncio.ensure_future(worker.ask(question))
         try:
-            if place.lane is self._short:
-                await asyncio.wait({answer}, timeout=_SHORT_SECONDS)
-                if not answer.done():
-                    await self._move(place, worker)
+            if place.lane is self._short and not await _is_short(answer, worker):
+                await self._move(place, worker)
             return await answer
         finally:
             answer.cancel()
@@ -178,6 +176,18 @@ class ModelPool:
             os.waitpid(self._process, 0)
 
 
+async def _is_short(answer: asyncio.Future[Any], worker: _Worker) -> bool:
+    """Waits for an answer as long as a short one takes, without the time that the worker waits for a processor."""
+    now = asyncio.get_running_loop().time
+    start, waited = now(), worker.waited
+    while not answer.done():
+        left = _SHORT_SECONDS - (now() - start) + (worker.waited - waited)
+        if left <= 0:
+            return False
+        await asyncio.wait({answer}, timeout=max(left, 0.01))
+    return True
+
+
 @dataclass(eq=False)
 class _Place:
     """Where a question is: the lane whose turn it has, if it has one."""
@@ -204,6 +214,13 @@ class _Worker:
         self._writer.write(question)
         await self._writer.drain()
         return await _receive(self._reader)
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the process has waited for a processor; 0 if the system does not say."""
+        with contextlib.suppress(OSError, IndexError):
+            return int(Path(f"/proc/{self._process}/schedstat").read_text().split()[1]) / 1e9
+        return 0.0
 
     def lower_priority(self) -> None:
         """Lets short questions go first."""

@@ -40,8 +40,8 @@ class Server:
         port: 0 is any free one.
         allowed_hosts: other names by which it may be called.
         stop_on_failure: whether the server ends if a model cannot be made; `error` has the reason.
-        workers: processes that answer short questions to each model; half as many, at least one, answer long
-            ones (only `run`, with `os.fork`).
+        workers: processes that answer short questions to each model; as many answer long ones (only `run`,
+            with `os.fork`).
         time_limit: seconds of one question (only `run`, with `os.fork`): its process is then replaced.
         memory_limit: megabytes that one question may take (only `run`, on Linux).
         token: what requests to the API need; None is a random one.

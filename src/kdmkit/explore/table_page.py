@@ -77,10 +77,14 @@ class TableModel:
             ],
             "left_out": [name for name in columns if name not in self._prior],
             "targets": list(self.table.targets_),
-            "rules": [
-                {"text": str(rule), "rows": rule.n_rows, "exceptions": rule.exceptions}
-                for rule in self.table.rules_
-            ],
+            "rules": list(self._rules().values()),
+        }
+
+    def _rules(self) -> dict[str, dict[str, Any]]:
+        """The rules by their text: one may be found and given."""
+        return {
+            str(rule): {"text": str(rule), "rows": rule.n_rows, "exceptions": rule.exceptions}
+            for rule in self.table.rules_
         }
 
     def columns_view(self, question: WantedColumns) -> dict[str, Any]:
