@@ -177,7 +177,7 @@ class ModelPool:
 
 
 async def _is_short(answer: asyncio.Future[Any], worker: _Worker) -> bool:
-    """Waits for an answer as long as a short one takes, without the time that the worker waits for a processor."""
+    """Waits for an answer as long as a short one takes; time without a processor does not count."""
     now = asyncio.get_running_loop().time
     start, waited = now(), worker.waited
     while not answer.done():
