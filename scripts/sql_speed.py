@@ -64,7 +64,7 @@ def compared(name: str, table: Any, rows: Any, target: str, turns: int) -> list[
     lines = []
     with duckdb.connect() as connection:
         connection.register("given", rows)
-        kdm.sql.register(connection, table, "m", random_state=0)
+        kdm.sql.register(connection, table, "m", unseen="missing")
         questions = {
             "logp": ("m_logp(g)", lambda: table.score_samples(rows)),
             "predict": (f"m_predict(g, '{target}')", lambda: table.predict(rows, target)),

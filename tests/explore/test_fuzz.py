@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 
 import duckdb
@@ -10,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import kdmkit as kdm
+from kdmkit.explore.guard import ARROW
 
 from .conftest import parcels
 from .fuzz import requests, sql_text
@@ -25,6 +27,18 @@ def test_fuzzed_requests_are_answered_or_refused(client: TestClient, seed: int) 
         statuses.add(response.status_code)
         assert response.status_code < 500, (path, body[:500], response.text[:300])
     assert {200, 422} <= statuses
+
+
+def test_a_type_that_arrow_cannot_convert_is_refused(client: TestClient) -> None:
+    rows = pa.table({"size": ["small"], "sent": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, rows.schema) as writer:
+        writer.write_table(rows)
+    for what in ("score", "impute", "predict?target=size"):
+        response = client.post(
+            f"/api/models/parcels/rows/{what}", content=stream.getvalue(), headers={"content-type": ARROW}
+        )
+        assert response.status_code == 422, response.text
 
 
 def test_fuzzed_sql_has_an_answer_or_an_error_of_sql(table: kdm.KDMTable) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -47,6 +49,18 @@ def read_columns(content: bytes) -> Any:
         return _limited(arrow.table(columns))
     except (arrow.ArrowException, OverflowError) as error:
         raise ValueError(bad_argument("body", wanted, str(error)[:200])) from error
+
+
+@contextmanager
+def refused_types() -> Iterator[None]:
+    """What Arrow cannot do with the types of some rows is a mistake in the rows."""
+    arrow = _arrow()
+    try:
+        yield
+    except MemoryError:
+        raise
+    except arrow.ArrowException as error:
+        raise ValueError(bad_argument("rows", "columns in types of the table", str(error)[:200])) from error
 
 
 def in_json(value: Any) -> Any:

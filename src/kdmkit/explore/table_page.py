@@ -27,7 +27,15 @@ from kdmkit.explore.endpoints import (
     TextQuestion,
     WantedColumns,
 )
-from kdmkit.explore.row_bodies import as_csv, as_stream, in_json, read_arrow, read_columns, read_csv
+from kdmkit.explore.row_bodies import (
+    as_csv,
+    as_stream,
+    in_json,
+    read_arrow,
+    read_columns,
+    read_csv,
+    refused_types,
+)
 from kdmkit.kernels import Missing
 
 # The largest number of bins, the largest number of ordered levels without bins, the tails outside the bins.
@@ -256,7 +264,8 @@ class TableModel:
     def rows(self, question: RowQuestion, content: bytes, arrow: bool) -> bytes | dict[str, list[Any]]:
         """Answers about rows, in the form of the rows: Arrow or columns of JSON."""
         rows = read_arrow(content) if arrow else read_columns(content)
-        (answers,) = self.table.stream(question.what, [rows], **question.options())
+        with refused_types():
+            (answers,) = self.table.stream(question.what, [rows], **question.options())
         return as_stream(answers) if arrow else {n: in_json(v) for n, v in answers.to_pydict().items()}
 
     def explain(self, question: CsvRow) -> dict[str, Any]:
@@ -276,7 +285,8 @@ class TableModel:
             ordered = self.table.schema_.modelled_column("target", question.target).codec.ordered
             options = {"target": question.target} | ({"interval": 0.9} if ordered else {})
         what = "impute" if question.target is None else "predict"
-        (answers,) = self.table.stream(what, [self._modelled(rows)], **options)
+        with refused_types():
+            (answers,) = self.table.stream(what, [self._modelled(rows)], **options)
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
         for name, column in zip(answers.column_names, answers.columns, strict=True):
             columns[f"predicted {name}" if what == "predict" else name] = column
