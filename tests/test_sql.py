@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import kdmkit as kdm
 from kdmkit.cli.commands import app
-from kdmkit.sql import _Batches
+from kdmkit.estimators.common.call_batches import CallBatches
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_waiting_calls_are_one_batch():
         assert going.wait(20)
         return rows.column("x")
 
-    batches = _Batches()
+    batches = CallBatches()
     call = batches.of("twice", answer)
     rows = [pa.table({"x": [float(i)] * (i + 1)}) for i in range(4)]
     with ThreadPoolExecutor(4) as threads:
@@ -221,7 +221,7 @@ def test_a_mistake_in_one_call_is_no_error_of_others():
             raise ValueError("x: expected > 0")
         return rows.column("x")
 
-    call = _Batches().of("twice", answer)
+    call = CallBatches().of("twice", answer)
     tables = [pa.table({"x": [x]}) for x in (1.0, 2.0, -1.0, 3.0)]
     with ThreadPoolExecutor(4) as threads:
         answers = [threads.submit(call, one) for one in tables]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -14,6 +12,7 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument, check_choice, check_instance
 from kdmkit.estimators.common.arrow import need
+from kdmkit.estimators.common.call_batches import CallBatches, one_array
 from kdmkit.estimators.table import KDMTable
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
 from kdmkit.estimators.table.codecs.functions import DerivedCodec
@@ -29,8 +28,8 @@ _WORDS = (("false", "f", "no", "n"), ("true", "t", "yes", "y"))
 _Answer = Callable[..., Any]
 # Rows of one draw; threads of a connection that this module opens.
 _MOST_DRAWS, _THREADS = 1_000_000, 16
-# Unseen levels that an error shows; seconds that a batch waits for other threads.
-_SHOWN, _PATIENCE = 3, 0.005
+# Unseen levels that an error shows.
+_SHOWN = 3
 
 
 def register(
@@ -153,7 +152,7 @@ class _Functions:
         self._arrow = need("pyarrow")
         self._table, self._columns = table, list(table.schema_.columns)
         self._random = np.random.default_rng(random_state)
-        self._batches = _Batches()
+        self._batches = CallBatches()
         # By column of levels, the values that were checked.
         self._checked: dict[str, set[Any]] = {
             name: set() for name in self._columns if refuses_unseen and self._has_levels(name)
@@ -239,18 +238,18 @@ class _Functions:
         if any(value is None for each in distinct for value in each):
             raise ValueError(bad_argument("arguments", f"…_{form} without NULL as a value", "NULL"))
         if len(distinct) == 1 or not len(rows):
-            return _one_array(answer(rows, *distinct[0]))
+            return one_array(answer(rows, *distinct[0]))
         place = {each: i for i, each in enumerate(distinct)}
         groups = np.array([place[each] for each in values])
         order = np.argsort(groups, kind="stable")
         parts = [
-            _one_array(answer(rows.take(order[groups[order] == i]), *each)) for i, each in enumerate(distinct)
+            one_array(answer(rows.take(order[groups[order] == i]), *each)) for i, each in enumerate(distinct)
         ]
         return self._arrow.concat_arrays(parts).take(self._arrow.array(np.argsort(order, kind="stable")))
 
     def _read(self, rows: Any) -> Any:
         """Structs as a frame of those columns that the model knows."""
-        struct = _one_array(rows)
+        struct = one_array(rows)
         names = [field.name for field in struct.type if field.name in self._columns]
         if not names:
             got = ", ".join(field.name for field in struct.type)
@@ -322,85 +321,7 @@ class _Functions:
 
     def _as_rows(self, frame: Any) -> Any:
         columns = _plain(frame).select(self._like.names).cast(self._like).columns
-        return self._arrow.StructArray.from_arrays(map(_one_array, columns), fields=list(self._like))
-
-
-@dataclass(eq=False)
-class _Call:
-    """One call of a function: its rows, and the answer once there is one."""
-
-    key: Any
-    rows: Any
-    answer: Any = None
-
-
-class _Batches:
-    """Answers the calls of several threads of DuckDB together.
-
-    DuckDB calls a function with 2,048 rows at a time, in each of its threads. One batch is answered at a
-    time; the calls that wait meanwhile are the next one. It waits a moment for the threads that have just
-    been answered.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: list[_Call] = []
-        self._is_busy, self._n_threads = False, 1
-
-    def of(self, what: str, answer: _Answer) -> _Answer:
-        """The function that answers rows together with those of other calls of the same kind."""
-
-        def batched(rows: Any, *values: Any) -> Any:
-            call = _Call((what, values, rows.schema.names, rows.schema.types), rows)
-            calls = self._turn(call)
-            if calls:
-                try:
-                    self._answer(calls, answer, values)
-                finally:
-                    self._end_turn(calls)
-            return call.answer
-
-        return batched
-
-    def _turn(self, call: _Call) -> list[_Call]:
-        """Waits until a call is answered, or can be: the calls to answer with it, itself first."""
-        with self._changed:
-            self._waiting.append(call)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: call.answer is not None or not self._is_busy)
-            if call.answer is not None:
-                return []
-            self._is_busy = True
-            self._changed.wait_for(lambda: len(self._waiting) >= self._n_threads, _PATIENCE)
-            others = [other for other in self._waiting if other is not call and other.key == call.key]
-            self._waiting = [other for other in self._waiting if other is not call and other not in others]
-            return [call, *others]
-
-    def _answer(self, calls: list[_Call], answer: _Answer, values: tuple[Any, ...]) -> None:
-        rows = need("pyarrow").concat_tables([call.rows for call in calls])
-        try:
-            answers = _one_array(answer(rows, *values))
-        except Exception:
-            if len(calls) == 1:
-                raise
-            return self._answer(calls[:1], answer, values)
-        start = 0
-        for call in calls:
-            call.answer = answers.slice(start, len(call.rows))
-            start += len(call.rows)
-
-    def _end_turn(self, calls: list[_Call]) -> None:
-        """Calls without an answer wait again: that of another one may be the mistake."""
-        with self._changed:
-            self._n_threads = len(calls) + len(self._waiting)
-            self._waiting += [call for call in calls[1:] if call.answer is None]
-            self._is_busy = False
-            self._changed.notify_all()
-
-
-def _one_array(column: Any) -> Any:
-    combined = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    return combined.chunk(0) if getattr(combined, "num_chunks", 0) == 1 else combined
+        return self._arrow.StructArray.from_arrays(map(one_array, columns), fields=list(self._like))
 
 
 def _plain(rows: Any) -> Any:
