@@ -332,6 +332,20 @@ def test_totals_of_totals_are_found_beyond_ten_parts() -> None:
 # ---- files, the shell
 
 
+@pytest.mark.parametrize("given", [None, "part > 500"])
+def test_drawn_ratios_are_as_narrow_as_in_the_data(given: str | None) -> None:
+    rng = np.random.default_rng(0)
+    total = np.exp(rng.normal(8, 1, 600)).round()
+    part = (total * rng.beta(80, 120, 600)).round()
+    data = {"total": total, "part": part, "percent": (100 * part / total).round(1)}
+    rules = ["percent = 100 * part / total"]
+    table = kdm.KDMTable(n_components=12, max_epochs=4, rules=rules, random_state=0).fit(data)
+    drawn = table.sample(2000, given=given, random_state=0)
+    assert np.abs(100 * drawn["part"] / drawn["total"] - drawn["percent"]).max() < 0.0501
+    assert np.std(drawn["percent"]) < 1.3 * data["percent"].std()
+    assert given is None or drawn["part"].min() > 500
+
+
 def test_saved_tables_keep_their_rules(table: kdm.KDMTable, tmp_path: Path) -> None:
     kdm.save(table, tmp_path / "table")
     again: Any = kdm.load(tmp_path / "table")
