@@ -69,6 +69,7 @@ class KDMProportionClassifier(JointClassifier):
             exact; `"auto"` is a sixty-fourth of the rows, between 64 and 512, or 16 bags.
         validation_fraction: of the bags; they choose the best weights. None are held out if that would be
             fewer than eight.
+        novelty_rows: rows that the model keeps for `novelty`, also in files; 0 keeps none.
         checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
@@ -97,6 +98,7 @@ class KDMProportionClassifier(JointClassifier):
     noise: float = 0.2
     standardize: bool = True
     learning_rate: float = 5e-3
+    novelty_rows: int = 4096
 
     # ---- fitting
 
@@ -127,6 +129,7 @@ class KDMProportionClassifier(JointClassifier):
         validation = _check_validation(validation_bags, len(checked))
         with self._seeded():
             self._keep(self._learned(to_tensor(X), index, checked, validation))
+            self._keep_usual(to_tensor(X), None)
         self.classes_ = np.arange(checked.n_classes)
         return self
 
