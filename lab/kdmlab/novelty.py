@@ -139,9 +139,8 @@ def report(rows: Sequence[Row]) -> Report:
         claims_table(claims, ".4g"),
         f"Area under the ROC curve, mean over seeds {SEEDS}: half of the normal rows to learn from, the "
         "rest and all anomalies to test. Seconds are those of fit and scores. Neighbours are among "
-        "standardised columns, their score is the distance to the last of them. That of a density is its p-value, "
-        "`novelty`. Defaults were chosen on the "
-        "development sets; the test sets were measured once.",
+        "standardised columns, their score is the distance to the last of them. That of a density is the "
+        "p-value `novelty`. Defaults were chosen on the development sets; the test sets were measured once.",
         provenance(rows),
         "Written by `kdmlab reproduce novelty --data-dir DIR` from the lines in `novelty.jsonl`.",
     )

@@ -16,7 +16,7 @@ from kdmkit.ops.terms.base import Roles, Term, common_dtype
 _CENTRE_SAMPLE = 32
 # The largest ‖s_j ∘ c_j‖² that is expanded in float64: the error of scores is about 1e-9 then.
 _LARGEST_EXPANDED = 1e7
-# The largest (‖x_i − centre‖ + ‖c_j − centre‖)²·‖g_jk‖² for projections in float32: the error of scores is 4e-6 then.
+# The largest (‖x_i‖ + ‖c_j‖)²·‖g_jk‖² of projections in float32: the error of scores is 4e-6 then.
 _LARGEST_SINGLE = 32.0
 # The smallest s_j² that is: smaller ones underflow.
 _LEAST_PRECISION = 1e-290
@@ -325,8 +325,7 @@ class LowRankDistance(Term):
 
 def _composed(x: Tensor, c: Tensor, scales: Tensor, directions: Tensor) -> Float[Tensor, "*lead n m"]:
     """The scores by operations that can be differentiated any number of times."""
-    precision = scales.square()
-    weighted = precision * c
+    weighted = (precision := scales.square()) * c
     scores = torch.matmul(torch.cat([x.square(), x], -1), torch.cat([-precision, 2 * weighted], -1).mT)
     for along in directions.split(c.shape[-1], -1):
         at_centre = (along * c).sum(-1).unsqueeze(-2)
@@ -349,11 +348,9 @@ class _Scores(torch.autograd.Function):
     """`_composed` of matrices with explicit gradients: few matrices of the scores' size exist."""
 
     @staticmethod
-    def forward(
-        ctx: Any, dtype: torch.dtype, x: Tensor, c: Tensor, scales: Tensor, directions: Tensor
-    ) -> Tensor:
-        precision = scales.square()
-        weighted = precision * c
+    def forward(ctx: Any, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
+        x, c, scales, directions = inputs
+        weighted = (precision := scales.square()) * c
         # Constants are columns of the products: adding them would pass over the scores once more.
         bias = (weighted * c).sum(-1, keepdim=True).neg_()
         features = torch.cat([x.square(), torch.ones_like(x[:, :1]), x], -1)
@@ -366,7 +363,7 @@ class _Scores(torch.autograd.Function):
             total = latest.square() if total is None else total.addcmul_(latest, latest)
         if total is not None:
             scores.add_(total)
-        ctx.save_for_backward(x, c, scales, directions, features, places, *projections)
+        ctx.save_for_backward(*inputs, features, places, *projections)
         return scores
 
     @staticmethod
