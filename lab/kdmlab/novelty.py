@@ -119,9 +119,11 @@ def report(rows: Sequence[Row]) -> Report:
     def mean(data: str, method: str, result: str) -> float:
         return Mean.of([row[result] for row in select(rows, data=data, method=method)]).mean
 
-    table, claims = [], []
+    every = [data for sets in PARTS.values() for data in sets if select(rows, data=data, method=KDM)]
+    mean_of_all = float(np.mean([mean(data, KDM, "auroc") for data in every]))
+    table, claims = [], [Claim("all sets: mean AUROC", [mean_of_all], least=0.885)]
     for part, sets in PARTS.items():
-        done = [data for data in sets if select(rows, data=data, method=KDM)]
+        done = [data for data in sets if data in every]
         auroc = {method: [mean(data, method, "auroc") for data in done] for method in METHODS}
         seconds = {method: [mean(data, method, "fit_and_score") for data in done] for method in METHODS}
         for i, data in enumerate(done):
@@ -130,7 +132,6 @@ def report(rows: Sequence[Row]) -> Report:
         if done:
             gaps = np.subtract(auroc[KDM], auroc[KNN])
             claims += [
-                Claim(f"{part}: mean AUROC", [float(np.mean(auroc[KDM]))], least=0.885),
                 Claim(f"{part}: mean AUROC less that of {KNN}", [float(gaps.mean())], least=0),
                 Claim(f"{part}: sets within .02 of it", [float((gaps >= -0.02).sum())], least=5),
                 Claim(f"{part}: time over its time", [sum(seconds[KDM]) / sum(seconds[KNN])], most=5),

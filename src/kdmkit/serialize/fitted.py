@@ -60,6 +60,7 @@ _FITTED: dict[str, Any] = {
     "n_features_in_": int,
     "classes_": np.ndarray,
     "class_prior_": np.ndarray,
+    "loss_": str,
     "feature_names_in_": np.ndarray,
     "n_samples_seen_": int,
     "targets_": list[str],

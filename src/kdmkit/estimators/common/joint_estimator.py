@@ -51,12 +51,11 @@ class JointEstimator(KDMEstimator):
         """Keeps rows for `novelty`; behind a user's encoder their latent vectors."""
         most = check_count("novelty_rows", vars(self)["novelty_rows"], least=0)
         labels = torch.zeros(len(x), dtype=torch.long) if labels is None else labels
-        self._usual = None
-        if most:
-            self._usual = UsualRows.of(x, weights, labels, most)
-            if self._takes_anything:
-                z = torch.from_numpy(self._rowwise(self.module_.encode, self._usual.x))
-                self._usual = UsualRows.of(z, self._usual.weights, self._usual.labels, most)
+        self._usual = UsualRows.of(x, weights, labels, most, self._places) if most else None
+
+    def _places(self, x: Tensor) -> Tensor:
+        """Rows as `novelty` compares them."""
+        return torch.from_numpy(self._rowwise(self.module_.encode, x)) if self._takes_anything else x
 
     @property
     def _takes_anything(self) -> bool:
@@ -122,9 +121,7 @@ class JointEstimator(KDMEstimator):
         if self._usual is None:
             wanted = "a number > 0 in the fit, by this version of kdmkit, for novelty"
             raise ValueError(bad_argument("novelty_rows", wanted, "no rows"))
-        if self._takes_anything:
-            x = torch.from_numpy(self._rowwise(self.module_.encode, x))
-        return self._usual.novelty(x)
+        return self._usual.novelty(self._places(x))
 
     def _density_weight(self) -> float:
         """The weight of log p(z) in the loss behind an encoder, if it can be chosen."""

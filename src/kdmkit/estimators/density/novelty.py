@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,7 +31,7 @@ _TAIL = 0.1
 
 
 def p_values(calibration: Float[Array, "2 k"], scores: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The share of calibrating rows with scores as low, (#{i: s_i ≤ s} + 1)/(k + 1).
+    """The share of calibrating rows with lower scores, (k·F(s) + 1)/(k + 1), linear between their scores.
 
     Below the lowest score s_1 it is u/(k + 1) with u = τ/(τ + s_1 − s), so that rows keep their order. τ is
     the mean distance of the lowest tenth of the scores from the next one.
@@ -41,15 +42,15 @@ def p_values(calibration: Float[Array, "2 k"], scores: Float[Array, " n"]) -> Fl
 
     >>> calibration = np.array([[0.0, 1.0, 2.0, 3.0], [0.25, 0.25, 0.25, 0.25]])
     >>> p_values(calibration, np.array([-9.0, -1.0, 1.0, 5.0]))
-    array([0.02, 0.1 , 0.6 , 1.  ])
+    array([0.02, 0.1 , 0.4 , 1.  ])
     """
     typical, share = calibration
     k = len(typical)
-    below = np.concatenate([[0.0], share.cumsum()])[np.searchsorted(typical, scores, side="right")]
+    below = np.interp(scores, typical, share.cumsum() - share, right=1.0)
     few = max(1, round(_TAIL * k))
     scale = max(float((typical[min(few, k - 1)] - typical[:few]).mean()), np.finfo(np.float64).tiny)
     tail = 1 / (1 + (typical[0] - scores).clip(0) / scale)
-    return np.asarray((k * below.clip(0, 1) + np.where(below > 0, 1, tail)) / (k + 1))
+    return np.asarray((k * below.clip(0, 1) + tail) / (k + 1))
 
 
 @dataclass
@@ -74,14 +75,15 @@ class UsualRows:
     @classmethod
     def of(
         cls,
-        x: Float[Tensor, "n d"],
+        x: Float[Tensor, "n ..."],
         weights: Float[Tensor, " n"] | None,
         labels: Int[Tensor, " n"],
         most: int,
+        encode: Callable[[Tensor], Tensor] = lambda x: x,
     ) -> UsualRows:
-        """At most `most` rows, drawn with the same seed every time."""
+        """At most `most` rows, drawn with the same seed every time, as vectors."""
         chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:most].sort().values
-        x, labels = x[chosen].cpu(), labels[chosen].cpu()
+        x, labels = encode(x[chosen]).cpu(), labels[chosen].cpu()
         rows, total = merge_rows(x, None if weights is None else weights[chosen].cpu())
         return cls(x[rows], total, labels[rows])
 

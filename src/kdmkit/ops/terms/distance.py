@@ -351,16 +351,15 @@ class _Scores(torch.autograd.Function):
     def forward(ctx: Any, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
         x, c, scales, directions = inputs
         weighted = (precision := scales.square()) * c
-        # Constants are columns of the products: adding them would pass over the scores once more.
         bias = (weighted * c).sum(-1, keepdim=True).neg_()
+        # Constants are columns of the products: adding them would pass over the scores once more.
         features = torch.cat([x.square(), torch.ones_like(x[:, :1]), x], -1)
         scores = features @ torch.cat([precision.neg_(), bias, weighted.mul_(2)], -1).mT
         places, projections, total = features[:, x.shape[1] :].to(dtype), list[Tensor](), None
         for along in directions.split(c.shape[-1], -1):
             offset = (along * c).sum(-1, keepdim=True).neg_()
             projections.append(places @ torch.cat([offset, along], -1).to(dtype).mT)
-            latest = projections[-1]
-            total = latest.square() if total is None else total.addcmul_(latest, latest)
+            total = projections[-1].square() if total is None else total + projections[-1].square()
         if total is not None:
             scores.add_(total)
         ctx.save_for_backward(*inputs, features, places, *projections)
