@@ -44,7 +44,7 @@ def test_digits_after_a_leading_zero_are_texts(tmp_path: Path) -> None:
 
 
 def test_more_digits_than_an_integer_has_are_texts(tmp_path: Path) -> None:
-    """As floating-point numbers they would be other numbers."""
+    """Floating-point numbers would change them."""
     path = tmp_path / "t.csv"
     path.write_text(f"a,b,c\n{2**63},{2**63 - 1},{-(2**63) - 1}\n{2**63 + 1},1,2\n", "utf-8")
     table = read_file(path)

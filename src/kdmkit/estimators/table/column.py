@@ -88,8 +88,8 @@ class Column:
     @property
     def all_variables(self) -> tuple[str, ...]:
         """All variables of the column in the model: not those of texts that say whether it is there."""
-        own = () if self.presence is None else tuple(v.name for v in self.presence.variables)
-        return (*own, *self.variables)
+        indicators = () if self.presence is None else tuple(v.name for v in self.presence.variables)
+        return (*indicators, *self.variables)
 
     # ---- outcomes: those of its values, and `Missing`
 

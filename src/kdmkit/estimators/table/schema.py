@@ -133,7 +133,7 @@ class Schema:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """By column of numbers, the column of its texts that are no numbers."""
+        """For each column of numbers with texts among them, the column of these texts."""
         return {name: column.storage.texts for name, column in self.columns.items() if column.storage.texts}
 
     def marked(self, frame: Any) -> RawFrame:
@@ -207,7 +207,7 @@ class Schema:
 
     @cached_property
     def presences(self) -> dict[str, Presence]:
-        """By column, the variables that say whether cells are there."""
+        """For each column, the variables that say whether its cells are there."""
         return {n: column.presence for n, column in self.columns.items() if column.presence is not None}
 
     @cached_property

@@ -43,8 +43,8 @@ _LEFT_OUT = ("identifier", "text", "empty")
 _FEWEST_ROWS = 20
 # Numbers are levels if at least half of the rows share their number with another row.
 _MOST_SINGLE = 0.5
-# Texts are levels unless most of them are rare, in at most so many rows, and at least this share of rows has
-# one.
+# A text is rare if at most this many rows have it. Texts are levels unless most of them are rare, and at
+# least this share of the rows has a rare one.
 _RARE, _MOST_RARE = 2, 1 / 3
 # More whole numbers than these are no labels of classes.
 _MOST_CLASSES = 10

@@ -10,8 +10,14 @@ from dataclasses import replace
 import numpy as np
 
 from kdmkit.estimators.table.codecs.calendar import date_formats
-from kdmkit.estimators.table.frames.cells import marked_frame, read_cells
-from kdmkit.estimators.table.frames.markers import WORDS, is_marked, markers_of_levels, markers_of_numbers
+from kdmkit.estimators.table.frames.cells import (
+    WORDS,
+    is_marked,
+    marked_frame,
+    markers_of_levels,
+    markers_of_numbers,
+    read_cells,
+)
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.frames.writing import NumberWriting, TimeWriting, Writing
