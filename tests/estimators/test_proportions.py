@@ -440,7 +440,7 @@ def test_algorithm_4_needs_exact_proportions() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"loss": "mean"}, "loss: expected one of 'likelihood', 'counts', 'proportions', got 'mean'"),
+        ({"loss": "mean"}, "loss: expected one of 'auto', 'likelihood', 'counts', 'proportions', got 'mean'"),
         ({"noise": -1}, "noise: expected a number ≥ 0, got -1"),
     ],
 )
