@@ -433,7 +433,7 @@ def test_what_is_no_belief(proportions: Any, counted: Any, message: str) -> None
 
 def test_algorithm_4_needs_exact_proportions() -> None:
     X = np.random.default_rng(0).normal(size=(20, 2))
-    with pytest.raises(ValueError, match="loss: expected 'likelihood' for ranges of proportions or polls"):
+    with pytest.raises(ValueError, match="loss: expected 'auto' or 'likelihood' for ranges of proportions or polls"):
         kdm.KDMProportionClassifier(loss="proportions").fit(X, np.zeros(20, int), RANGES)
 
 
