@@ -50,9 +50,12 @@ def test_proportions_of_new_bags(fitted: Any) -> None:
     np.testing.assert_allclose(predicted[3], probs[ids == 3].mean(0))
 
 
-def test_a_bag_is_an_input_distribution(fitted: Any) -> None:
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_bag_is_an_input_distribution(classes: int) -> None:
     """The mean over rows is inference from a KDM with a component per row (the paper's Algorithm 4)."""
-    model, X, ids, _, _ = fitted
+    X, ids, proportions, _ = bags(300, classes=classes)
+    model = kdm.KDMProportionClassifier(loss="likelihood", max_epochs=3, random_state=0)
+    model.fit(X, ids, proportions)
     joint = model.module_.joint()
     inside = kdm.KDM.from_samples(torch.from_numpy(X[ids == 0]), joint.kernels["x"])
     np.testing.assert_allclose(joint.infer(x=inside).probs, model.predict_proportions(X, ids)[0], atol=1e-9)
@@ -236,6 +239,8 @@ def test_the_default_learns_from_small_bags(encoder: Any, n_bags: int, tmp_path:
     shares = np.stack([np.bincount(y[ids == bag], minlength=8) / 10 for bag in range(n_bags)])
     model = kdm.KDMProportionClassifier(encoder=encoder, random_state=0).fit(X, ids, shares)
     assert model.loss_ in ("proportions", "likelihood")
+    assert ("validation_loss" in model.pretraining_history_[0]) == (n_bags == 100)
+    assert np.isfinite([entry["loss"] for entry in model.history_]).all()
     if n_bags == 100:
         assert (model.predict(X) == y).mean() > 0.9
     rows = X[:50] + 0.1
@@ -274,7 +279,7 @@ def test_a_class_that_no_bag_has() -> None:
 
 def test_chosen_bags_validate() -> None:
     X, ids, proportions, _ = bags(300)
-    model = kdm.KDMProportionClassifier(max_epochs=3, random_state=0)
+    model = kdm.KDMProportionClassifier(loss="likelihood", max_epochs=3, random_state=0)
     history = model.fit(X, ids, proportions, validation_bags=[0, 3]).history_
     assert all("validation_loss" in entry for entry in history)
     # Their proportions are not learned from.
@@ -433,7 +438,9 @@ def test_what_is_no_belief(proportions: Any, counted: Any, message: str) -> None
 
 def test_algorithm_4_needs_exact_proportions() -> None:
     X = np.random.default_rng(0).normal(size=(20, 2))
-    with pytest.raises(ValueError, match="loss: expected 'auto' or 'likelihood' for ranges of proportions or polls"):
+    with pytest.raises(
+        ValueError, match="loss: expected 'auto' or 'likelihood' for ranges of proportions or polls"
+    ):
         kdm.KDMProportionClassifier(loss="proportions").fit(X, np.zeros(20, int), RANGES)
 
 

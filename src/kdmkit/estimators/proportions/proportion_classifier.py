@@ -90,7 +90,7 @@ class KDMProportionClassifier(JointClassifier):
     Attributes:
         classes_: 0 … n_classes − 1, the columns of the proportions.
         class_prior_: p(y), the mean of the proportions over the rows that were learned from.
-        history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
+        history_: one entry per epoch; `pretraining_history_` is that of a network or an encoder's first phase.
         loss_: the loss that `"auto"` has chosen, or `loss`.
         module_: the fitted `kdmkit.nn.Predictor`.
 
@@ -232,7 +232,8 @@ class KDMProportionClassifier(JointClassifier):
             history = self._run(SoftLabels(layer), Rows((z, probs)), None, "joint")
             self._keep_histories({**fitted.phases.histories, "joint": history})
             return Predictor.from_standardized(layer, scalers, encoder=fitted.encoder)
-        self._keep_histories({**fitted.phases.histories, "joint": []})
+        history = fitted.phases.histories["pretraining"]
+        self._keep_histories({"pretraining": history, "joint": history})
         scaler, offsets = scalers["x"], torch.zeros(layer.n_components, proportions.n_classes)
         standardized = Scaler(scaler.shift, scaler.scale)
         trend = LabelTrend(fitted.encoder.ensemble, None, standardized, offsets, torch.ones(()))
