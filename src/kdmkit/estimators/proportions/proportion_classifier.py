@@ -90,7 +90,7 @@ class KDMProportionClassifier(JointClassifier):
     Attributes:
         classes_: 0 … n_classes − 1, the columns of the proportions.
         class_prior_: p(y), the mean of the proportions over the rows that were learned from.
-        history_: one entry per epoch; `pretraining_history_` is that of a network or an encoder's first phase.
+        history_: one entry per epoch; `pretraining_history_` is that of the first phase.
         loss_: the loss that `"auto"` has chosen, or `loss`.
         module_: the fitted `kdmkit.nn.Predictor`.
 
