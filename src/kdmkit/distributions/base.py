@@ -226,7 +226,12 @@ def graph_snapshot(part: Any) -> Any:
     if not is_trained(part) or not all(isinstance(module, Kernel | Bandwidth) for module in modules):
         return part
     tensors = (x for module in modules for x in (*module._parameters.values(), *module._buffers.values()))
-    return _copied(part, {id(x): x.clone() if x.requires_grad else x for x in tensors if x is not None})
+    copied = _copied(part, {id(x): x.clone() if x.requires_grad else x for x in tensors if x is not None})
+    for module in copied.modules():
+        # Results of a computation are buffers: a parameter is a leaf.
+        for name in [name for name, x in module._parameters.items() if x is not None and not x.is_leaf]:
+            module._buffers[name] = module._parameters.pop(name)
+    return copied
 
 
 def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
