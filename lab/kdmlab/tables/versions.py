@@ -121,7 +121,7 @@ def summarize(folder: Path) -> Report:
     header = ["data", "rows", "before", "now", "gain", "processor s, before", "now", "seeds"]
     versions = ", ".join(sorted({row["version"] for row in select(rows, method=BEFORE)}))
     notes = [
-        claims_table([mean_gain]),
+        claims_table([mean_gain], "+.3f"),
         markdown_table(header, cells),
         f"Mean log p of test rows in nats, and processor seconds of the fit. Before: version {versions}. "
         "Cells that are missing count in neither version: where training rows lack cells, this one has "
