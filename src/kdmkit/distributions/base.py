@@ -209,6 +209,21 @@ def snapshot(part: Any) -> Any:
     return _copied(part, memo)
 
 
+def graph_snapshot(part: Any) -> Any:
+    """The same inside a graph: a copy through which gradients flow to what is trained.
+
+    A kernel around an encoder is returned itself: encoders are modules of users, which cannot be copied at
+    every step.
+    """
+    if isinstance(part, Tensor):
+        return part.clone() if part.requires_grad else part
+    modules = list(part.modules())
+    if not is_trained(part) or not all(isinstance(module, Kernel | Bandwidth) for module in modules):
+        return part
+    tensors = (x for module in modules for x in (*module._parameters.values(), *module._buffers.values()))
+    return _copied(part, {id(x): x.clone() if x.requires_grad else x for x in tensors if x is not None})
+
+
 def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """`copy.deepcopy` with the tensors of `memo`; of kernels and bandwidths ten times faster."""
     if id(module) in memo or not isinstance(module, Kernel | Bandwidth):

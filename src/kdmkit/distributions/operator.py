@@ -204,7 +204,8 @@ class DensityOperator:
         masses = (amplitudes.abs().square() * self.log_weights.exp().unsqueeze(-2)).sum(-1)
         outside = 1 - masses.sum(-1)
         cross = -torch.special.xlogy(masses, torch.where(probs > 0, probs, 1.0)).sum(-1)
-        relative = cross - self.entropy()
+        # Klein's inequality: below 0 there is rounding only.
+        relative = (cross - self.entropy()).clamp_min(0)
         return torch.where(outside > _SUPPORT, math.inf, relative)
 
 
