@@ -141,6 +141,21 @@ def reproduce_table_versions(
     show_report(partial(versions.summarize, output) if only_report else run)
 
 
+@app.command("table-points")
+def reproduce_table_points(
+    output: Output = Path("results"),
+    dataset: Datasets = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds, from 0.")] = 5,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Tables with one hard point each: dates, many columns, numbers that boosted trees predict."""
+    from kdmlab.tables import points
+
+    run = partial(points.run, output, datasets=dataset or (), seeds=seeds, fresh=fresh)
+    show_report(partial(points.summarize, output) if only_report else run)
+
+
 @app.command("density")
 def reproduce_density(
     output: Output = Path("results"),

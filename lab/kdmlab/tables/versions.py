@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import kdmkit
 from kdmlab.common import (
     Claim,
     Mean,
@@ -57,7 +57,7 @@ def run(
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
-    sources = {NOW: Path(kdmkit.__file__).parents[1], BEFORE: before}
+    sources = {NOW: this_source(), BEFORE: before}
     tasks = [
         Task(_key(dataset, method, seed), partial(measure, dataset, source, method == NOW, seed))
         for dataset in some_of("dataset", datasets, CHECK)
@@ -66,6 +66,14 @@ def run(
     ]
     run_tasks(tasks, folder / f"{NAME}.jsonl", fresh=fresh, verbose=verbose)
     return summarize(folder)
+
+
+def this_source() -> Path:
+    """The folder with the source of this version."""
+    spec = importlib.util.find_spec("kdmkit")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parents[1]
 
 
 def _key(dataset: str, method: str, seed: int) -> dict[str, Any]:

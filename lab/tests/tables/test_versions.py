@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ def test_both_versions_score_the_same_rows(tmp_path, monkeypatch):
     train["noise"][::5] = np.nan
     monkeypatch.setattr(versions, "CHECK", ["small"])
     monkeypatch.setattr(versions, "read", lambda name: TableData(name, train, test, "kind"))
-    report = versions.run(tmp_path, before=Path(kdmkit.__file__).parents[1], verbose=False)
+    report = versions.run(tmp_path, before=versions.this_source(), verbose=False)
     text = (tmp_path / "tables-versions.jsonl").read_text("utf-8")
     lines = {row["method"]: row for row in map(json.loads, text.splitlines())}
     now, before = lines["now"], lines["before"]
