@@ -31,7 +31,7 @@ import kdmkit as kdm
 TOLERANCE = 1e-6
 _OTHER_FIT = (
     "another fit: whether a cell is there is a variable, leave-one-out prediction chooses the tree, batches "
-    "grow with the rows"
+    "grow with the rows, centres move in units of their bandwidth on a cosine schedule, rules are found"
 )
 #: Differences on purpose, by the version that wrote the file: a pattern of "case: answer", and the reason.
 #: Models that 0.2.0 saved answer as before (tests/serialize/test_saved_models.py).
