@@ -64,7 +64,6 @@ STATED = {
         "keep 64 MiB",
         "Adam's β₂ is .95",
     ],
-    "classification.md": ["flagged at 5 %"],
     "calibrate.md": ["about 80 %"],
     "paper.md": ["its 99 %"],
     "computation.md": ["has 24 MB", "1.5 times the memory"],

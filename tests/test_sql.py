@@ -1,15 +1,20 @@
 """Fitted tables in SQL: the functions give the answers of Python."""
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 import kdmkit as kdm
 from kdmkit.cli.commands import app
+from kdmkit.estimators.common.call_batches import CallBatches
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +152,8 @@ MISTAKES = {
     "gems_probability(s, 'price > ')": "QueryError",
     "gems_probability(s, 'price > carat')": "conditions on single columns",
     "gems_quantile(s, 'price', 2)": "0 < q < 1",
+    "gems_quantile(s, 'price', 'x')": "q: expected a number 0 < q < 1, got 'x'",
+    "gems_logp({'cut': 'Idael'})": "cut: expected levels of the fitted rows .*, got 'Idael'",
 }
 
 
@@ -154,6 +161,73 @@ MISTAKES = {
 def test_mistakes_say_what_is_expected(connection, expression):
     with pytest.raises(duckdb.Error, match=MISTAKES[expression]):
         asked(connection, expression)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("NULL", "n: expected a whole number from 1 to 1,000,000, got NULL"),
+        ("0", "got 0"),
+        ("2000000000", "got 2000000000"),
+        ("1.5", "got"),
+        ("3, given := 7", "given: expected a condition as text"),
+    ],
+)
+def test_draws_say_what_is_expected(connection, arguments, text):
+    with pytest.raises(duckdb.Error, match=text):
+        connection.execute(f"SELECT * FROM gems_sample({arguments})")
+
+
+@pytest.mark.filterwarnings("ignore:levels that the fitted rows lack")
+def test_unseen_levels_may_be_missing_cells(table):
+    with duckdb.connect() as connection:
+        kdm.sql.register(connection, table, "gems", unseen="missing")
+        (answer,) = connection.execute("SELECT gems_logp({'cut': 'Idael', 'price': 500.0})").fetchone()
+    unknown = {"cut": np.array(["Idael"], dtype=object), "price": [500.0]}
+    assert answer == table.score_samples(unknown)[0]
+    with pytest.raises(ValueError, match="unseen: expected"):
+        kdm.sql.register(connection, table, "gems", unseen="new")
+
+
+def test_waiting_calls_are_one_batch():
+    """While one batch is answered, others wait and become the next one."""
+    sizes, entered, going = [], threading.Event(), threading.Event()
+
+    def answer(rows):
+        sizes.append(len(rows))
+        entered.set()
+        assert going.wait(20)
+        return rows.column("x")
+
+    batches = CallBatches()
+    call = batches.of("twice", answer)
+    rows = [pa.table({"x": [float(i)] * (i + 1)}) for i in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(call, rows[0])
+        assert entered.wait(20)
+        others = [threads.submit(call, one) for one in rows[1:]]
+        while len(batches._waiting) < 3:
+            time.sleep(0.01)
+        going.set()
+        answers = [done.result(20).to_pylist() for done in (first, *others)]
+    assert answers == [[float(i)] * (i + 1) for i in range(4)]
+    assert sizes == [1, 9]
+
+
+def test_a_mistake_in_one_call_is_no_error_of_others():
+    def answer(rows):
+        time.sleep(0.05)
+        if -1.0 in rows.column("x").to_pylist():
+            raise ValueError("x: expected > 0")
+        return rows.column("x")
+
+    call = CallBatches().of("twice", answer)
+    tables = [pa.table({"x": [x]}) for x in (1.0, 2.0, -1.0, 3.0)]
+    with ThreadPoolExecutor(4) as threads:
+        answers = [threads.submit(call, one) for one in tables]
+        assert [answers[i].result(20).to_pylist() for i in (0, 1, 3)] == [[1.0], [2.0], [3.0]]
+        with pytest.raises(ValueError, match="expected > 0"):
+            answers[2].result(20)
 
 
 def test_a_name_is_one_of_sql(connection, table):

@@ -13,7 +13,7 @@ import pytest
 import kdmkit as kdm
 from browser.conftest import Watched
 from browser.test_table_view import answered, card, check_numbers, type_value
-from kdmkit.explore import Server
+from kdmkit.explore import PageModel, Server
 
 pytestmark = pytest.mark.browser
 
@@ -99,6 +99,31 @@ def test_a_question_is_in_the_address(watched: Watched, table: kdm.KDMTable) -> 
     check_numbers(page, table, {"weight": 4.5})
 
 
+def test_a_question_in_text_is_in_the_address(watched: Watched) -> None:
+    page = watched.open()
+    box, answer = page.get_by_label("A question"), page.locator(".answer b")
+    for text in ("weight > 4", "stars >= 3 | size = large"):
+        box.fill(text)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f'.answer b:text("{text}")')
+    address = page.evaluate("location.href")
+    other = page.context.new_page()
+    other.goto(address)
+    other.wait_for_selector('.answer b:text("stars >= 3")')
+    assert other.get_by_label("A question").input_value() == text
+    page.reload()
+    page.wait_for_selector('.answer b:text("stars >= 3")')
+    page.go_back()
+    page.wait_for_selector('.answer b:text("weight > 4")')
+    assert box.input_value() == "weight > 4"
+    page.go_back()
+    page.wait_for_selector(".answer", state="hidden")
+    assert box.input_value() == ""
+    page.go_forward()
+    page.wait_for_selector('.answer b:text("weight > 4")')
+    assert answer.is_visible()
+
+
 def test_an_address_that_somebody_changed(watched: Watched) -> None:
     page = watched.page
     for given in ("[", "null", '{"size": 3, "weight": {"values": "x"}, "nothing": {"missing": true}}'):
@@ -152,14 +177,61 @@ def test_rows_are_filled_in_and_predicted(watched: Watched, table: kdm.KDMTable,
 @pytest.fixture(scope="module")
 def wide() -> Iterator[Server]:
     """Sixty columns, two of them with names that objects of JavaScript have."""
+    yield from served(60)
+
+
+@pytest.fixture(scope="module")
+def widest() -> Iterator[Server]:
+    """The same with 500 columns."""
+    yield from served(500)
+
+
+def served(n: int) -> Iterator[Server]:
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(150, 60)).round(1)
-    columns: dict[str, Any] = {f"c{i:02d}": x[:, i] for i in range(58)}
-    columns |= {"constructor": x[:, 58], "__proto__": np.where(x[:, 0] > 0, "a", "b")}
-    table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(columns)
+    x = rng.normal(size=(150, n)).round(1)
+    columns: dict[str, Any] = {f"c{i:02d}": x[:, i] for i in range(n - 2)}
+    columns |= {"constructor": x[:, n - 2], "__proto__": np.where(x[:, 0] > 0, "a", "b")}
+    table = kdm.KDMTable(n_components=4, max_epochs=1, random_state=0, rules=False).fit(columns)
     server = Server({"wide": table}).start()
     yield server
     server.stop()
+
+
+def test_rules_are_shown(watched: Watched) -> None:
+    rng = np.random.default_rng(0)
+    code = rng.integers(0, 6, 300)
+    low = rng.normal(10, 2, 300).round(1)
+    rows = {"code": [f"k{i}" for i in code], "group": [f"g{i // 2}" for i in code], "low": low}
+    rows["high"] = (low + rng.gamma(2, 2, 300)).round(1)
+    table = kdm.KDMTable(n_components=4, max_epochs=1, random_state=0, rules=["auto", "low <= high"]).fit(
+        rows
+    )
+    watched.server = server = Server({"codes": PageModel("codes", table, path="codes")}).start()
+    try:
+        page = watched.open()
+        shown = page.locator(".rules code").all_inner_texts()
+        assert shown == list(dict.fromkeys(map(str, table.rules_)))
+        assert {"code -> group", "low <= high"} <= set(shown)
+        assert page.locator('code[data-kind="shell"]').inner_text() == "kdmkit ask codes 'P(code)'"
+    finally:
+        server.stop()
+
+
+def test_five_hundred_columns(watched: Watched, widest: Server) -> None:
+    watched.server = widest
+    page = watched.open()
+    assert page.locator(".cards .card.slot").count() > 400
+    answered(page, lambda: type_value(page, "c00", "2"))
+    page.get_by_label("Find a column").fill("c497")
+    page.wait_for_selector('.card[data-column="c497"]:not(.slot):not(.stale) .mean')
+    assert names(page) == ["c497"]
+    assert page.locator("#problem").is_hidden()
+
+
+def test_ten_columns_are_all_drawn(watched: Watched) -> None:
+    page = watched.open()
+    assert page.locator(".cards .card.slot").count() == 0
+    assert page.locator('code[data-kind="shell"]').is_hidden()  # there is no file
 
 
 def test_cards_of_wide_tables_are_made_when_they_are_seen(watched: Watched, wide: Server) -> None:

@@ -22,6 +22,10 @@ from distributions.event_oracle import (
 
 #: Deviations may be this large in double precision.
 TOLERANCE = 1e-7
+#: Tables answer in single precision, relative to 1 + the size.
+TOLERANCE_OF_TABLES = 1e-5
+#: The start of the kinds of answers of tables.
+TABLES = "table: "
 
 
 class Deviation(NamedTuple):
@@ -39,7 +43,7 @@ class Deviation(NamedTuple):
 
     @property
     def limit(self) -> float:
-        return TOLERANCE
+        return TOLERANCE_OF_TABLES if self.what.startswith(TABLES) else TOLERANCE
 
 
 def model_of(seed: int) -> tuple[np.random.Generator, Model]:

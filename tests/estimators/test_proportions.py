@@ -2,6 +2,7 @@
 
 import itertools
 import resource
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import kdmkit as kdm
 from estimators.problems import bags
 from kdmkit.estimators.proportions.bag_likelihood import (
     BagLikelihood,
+    CountLikelihood,
     LabelRatio,
     RowLikelihood,
 )
@@ -48,9 +50,12 @@ def test_proportions_of_new_bags(fitted: Any) -> None:
     np.testing.assert_allclose(predicted[3], probs[ids == 3].mean(0))
 
 
-def test_a_bag_is_an_input_distribution(fitted: Any) -> None:
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_bag_is_an_input_distribution(classes: int) -> None:
     """The mean over rows is inference from a KDM with a component per row (the paper's Algorithm 4)."""
-    model, X, ids, _, _ = fitted
+    X, ids, proportions, _ = bags(300, classes=classes)
+    model = kdm.KDMProportionClassifier(loss="likelihood", max_epochs=3, random_state=0)
+    model.fit(X, ids, proportions)
     joint = model.module_.joint()
     inside = kdm.KDM.from_samples(torch.from_numpy(X[ids == 0]), joint.kernels["x"])
     np.testing.assert_allclose(joint.infer(x=inside).probs, model.predict_proportions(X, ids)[0], atol=1e-9)
@@ -192,12 +197,58 @@ def test_counts_of_large_bags_in_float32() -> None:
 def test_counts_have_to_be_counts() -> None:
     X = np.random.default_rng(0).normal(size=(20, 2))
     model = kdm.KDMProportionClassifier(loss="counts", max_epochs=1)
-    with pytest.raises(ValueError, match=r"proportions: expected whole counts .*, got 2.4 of 20 in bag 0"):
+    with pytest.raises(
+        ValueError, match=r"proportions: expected whole counts .*, got .*2.4.* of 20 in bag 0"
+    ):
         model.fit(X, np.zeros(20, int), [[0.88, 0.12]])
-    with pytest.raises(ValueError, match="loss: expected 'likelihood' for 3 labels, got 'counts'"):
-        model.fit(X, np.zeros(20, int), [[0.5, 0.25, 0.25]])
-    with pytest.raises(ValueError, match="loss: expected 'likelihood' for ranges"):
+    with pytest.raises(ValueError, match="loss: expected 'auto' or 'likelihood' for ranges"):
         model.fit(X, np.zeros(20, int), RANGES)
+
+
+def test_counts_of_several_labels() -> None:
+    """Half the sum over labels of each against the others: with two labels that is the exact likelihood."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(10, 3, generator=generator)
+    bags, head = Bags(x, torch.tensor([0] * 6 + [1] * 4)), torch.nn.Linear(3, 4)
+    counts = torch.tensor([[1, 2, 3, 0], [4, 0, 0, 0]])
+    prior = counts.sum(0) / 10
+    labels = LabelRatio(None, head, 0.0, prior)
+    got = CountLikelihood(labels, bags)(bags.first, bags.size, counts)
+    probs = head(x).softmax(-1)[:, :3].double()
+    present = torch.ones(1, 6, dtype=torch.bool)
+    wanted = torch.zeros(2).double()
+    for y in range(3):
+        each = torch.stack([(probs.sum(1) - probs[:, y]) / (1 - prior[y]), probs[:, y] / prior[y]], -1).log()
+        for bag, rows in enumerate((slice(0, 6), slice(6, 10))):
+            size = rows.stop - rows.start
+            likelihood = log_count_likelihood(each[None, rows], present[:, :size], counts[bag, y].view(1))
+            wanted[bag] -= 0.5 * likelihood[0] / size
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-5)
+    got.sum().backward()
+    assert bool(head.weight.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("encoder", [None, "mlp"])
+@pytest.mark.parametrize("n_bags", [20, 100])
+def test_the_default_learns_from_small_bags(encoder: Any, n_bags: int, tmp_path: Path) -> None:
+    """Eight classes in random bags of 10: the likelihood of rows alone learns little from them."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(8, size=10 * n_bags)
+    X = rng.normal(size=(len(y), 2)) * 0.3 + 3 * np.column_stack([y % 4, y // 4])
+    ids = np.arange(len(y)) // 10
+    shares = np.stack([np.bincount(y[ids == bag], minlength=8) / 10 for bag in range(n_bags)])
+    model = kdm.KDMProportionClassifier(encoder=encoder, random_state=0).fit(X, ids, shares)
+    assert model.loss_ in ("proportions", "likelihood")
+    assert ("validation_loss" in model.pretraining_history_[0]) == (n_bags == 100)
+    assert np.isfinite([entry["loss"] for entry in model.history_]).all()
+    if n_bags == 100:
+        assert (model.predict(X) == y).mean() > 0.9
+    rows = X[:50] + 0.1
+    kdm.save(model, tmp_path / "model")
+    loaded = kdm.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.predict_proba(rows), model.predict_proba(rows))
+    assert loaded.loss_ == model.loss_
+    assert np.isfinite(model.score_samples(rows)).all()
 
 
 def test_likelihood_is_smallest_at_the_truth() -> None:
@@ -228,7 +279,7 @@ def test_a_class_that_no_bag_has() -> None:
 
 def test_chosen_bags_validate() -> None:
     X, ids, proportions, _ = bags(300)
-    model = kdm.KDMProportionClassifier(max_epochs=3, random_state=0)
+    model = kdm.KDMProportionClassifier(loss="likelihood", max_epochs=3, random_state=0)
     history = model.fit(X, ids, proportions, validation_bags=[0, 3]).history_
     assert all("validation_loss" in entry for entry in history)
     # Their proportions are not learned from.
@@ -387,14 +438,16 @@ def test_what_is_no_belief(proportions: Any, counted: Any, message: str) -> None
 
 def test_algorithm_4_needs_exact_proportions() -> None:
     X = np.random.default_rng(0).normal(size=(20, 2))
-    with pytest.raises(ValueError, match="loss: expected 'likelihood' for ranges of proportions or polls"):
+    with pytest.raises(
+        ValueError, match="loss: expected 'auto' or 'likelihood' for ranges of proportions or polls"
+    ):
         kdm.KDMProportionClassifier(loss="proportions").fit(X, np.zeros(20, int), RANGES)
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"loss": "mean"}, "loss: expected one of 'likelihood', 'counts', 'proportions', got 'mean'"),
+        ({"loss": "mean"}, "loss: expected one of 'auto', 'likelihood', 'counts', 'proportions', got 'mean'"),
         ({"noise": -1}, "noise: expected a number ≥ 0, got -1"),
     ],
 )

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 import kdmkit as kdm
 import typecheck
-from kdmkit.explore import create_app
+from kdmkit.explore import PageModel, create_app
 from kdmkit.explore.page_models import ThreadModels
 
 TOKEN = "secret"
@@ -64,7 +64,7 @@ def classifier() -> kdm.KDMClassifier:
 @pytest.fixture(scope="session")
 def client(table: kdm.KDMTable, classifier: kdm.KDMClassifier) -> Iterator[TestClient]:
     with typecheck.off():
-        models = ThreadModels({"parcels": table, "digits": classifier})
+        models = ThreadModels({"parcels": PageModel("parcels", table, path="parcels"), "digits": classifier})
         models.prepare()
         with TestClient(
             create_app(models, token=TOKEN), base_url="http://127.0.0.1", headers=HEADERS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import io
@@ -21,6 +22,8 @@ import pyarrow as pa
 import pytest
 
 import kdmkit as kdm
+from kdmkit.explore.guard import RequestError
+from kdmkit.explore.lanes import Lane
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copied")
 
@@ -38,6 +41,8 @@ class Moody(TableModel):
             time.sleep(60)
         if question.query == "die":
             os._exit(1)
+        if question.query == "hunger":
+            return {"bytes": len(bytearray(1 << 30))}
         if question.query == "pid":
             return {"pid": os.getpid()}
         return super().ask(question)
@@ -48,7 +53,8 @@ def moody(entry):
 class MoodyModel(PageModel):
     prepare = moody
 
-server = Server({"parcels": MoodyModel("parcels", None)}, workers=2, time_limit=4.0, token=sys.argv[2])
+models = {"parcels": MoodyModel("parcels", None)}
+server = Server(models, workers=2, time_limit=4.0, memory_limit=400, token=sys.argv[2])
 print(server.port, flush=True)
 server.run()
 """
@@ -106,6 +112,75 @@ def test_a_slow_question_stops_nobody(asked: Asked) -> None:
     assert status == 504
     assert "more than 4 seconds" in answer["error"]
     assert asked.ask("P(size)")[0] == 200
+
+
+def test_many_slow_questions_stop_nobody(asked: Asked) -> None:
+    with ThreadPoolExecutor(8) as people:
+        slow = [people.submit(asked.ask, "sleep") for _ in range(6)]
+        time.sleep(1.5)
+        start = time.monotonic()
+        assert [asked.ask("P(size)")[0] for _ in range(4)] == [200] * 4
+        assert time.monotonic() - start < 2
+        assert not any(question.done() for question in slow)
+        assert {question.result()[0] for question in slow} <= {503, 504}
+
+
+def test_many_rows_wait_in_their_own_lane(asked: Asked) -> None:
+    rows = {"size": ["small"] * 20_000, "items": [20] * 20_000}
+    path = "/api/models/parcels/rows/predict?target=weight"
+    with ThreadPoolExecutor(8) as people:
+        large = [people.submit(asked, path, rows) for _ in range(3)]
+        assert [asked.ask("P(size)")[0] for _ in range(4)] == [200] * 4
+        assert {question.result()[0] for question in large} <= {200, 503}
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited on Linux")
+def test_memory_of_a_question_is_limited(asked: Asked) -> None:
+    status, answer = asked.ask("hunger")
+    assert status == 413
+    assert "more memory" in answer["error"]
+    assert asked.ask("P(size)")[0] == 200
+
+
+async def entered(lane: Lane, client: str, order: list[str]) -> None:
+    await lane.enter(client, 10.0)
+    order.append(client)
+
+
+def test_clients_take_turns() -> None:
+    async def check() -> None:
+        lane, order = Lane(1, 8), []
+        await lane.enter("a", 1.0)
+        waiting = [asyncio.ensure_future(entered(lane, client, order)) for client in "aaab"]
+        await asyncio.sleep(0)
+        for _ in waiting:
+            lane.leave()
+            await asyncio.sleep(0.01)
+        assert "".join(order) == "abaa"
+
+    asyncio.run(check())
+
+
+def test_a_client_takes_half_of_the_places() -> None:
+    async def check() -> None:
+        lane, order = Lane(1, 4), []
+        await lane.enter("a", 1.0)
+        waiting = [asyncio.ensure_future(entered(lane, client, order)) for client in "aa"]
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match="too many questions"):
+            await lane.enter("a", 1.0)
+        with pytest.raises(RequestError, match="busy"):
+            await lane.enter("b", 0.01)
+        waiting[0].cancel()
+        await asyncio.sleep(0.01)
+        assert lane.n_waiting == 1
+        lane.leave()
+        await waiting[1]
+        lane.leave()
+        await lane.enter("b", 0.01)
+        assert lane.n_waiting == 0
+
+    asyncio.run(check())
 
 
 def test_a_lost_process_is_replaced(asked: Asked) -> None:
@@ -193,7 +268,8 @@ def test_metrics_count_requests(asked: Asked) -> None:
 
 
 def test_the_document_names_rows(asked: Asked) -> None:
-    paths = asked("/openapi.json")[1]["paths"]
+    document = asked("/openapi.json")[1]
+    paths = document["paths"]
     operation = paths["/api/models/{model}/rows/{what}"]["post"]
     assert {p["name"]: p["in"] for p in operation["parameters"]} == {
         "model": "path",

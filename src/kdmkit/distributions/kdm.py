@@ -259,7 +259,7 @@ class KDM(Summaries, Distribution):
         return KDM._made(moved, self._weights, fixed.scaled(each), self._validate_args)
 
     def convolved(self, variance: Any) -> KDM:
-        """The distribution of x + e with independent Gaussian noise e (RBF kernels without a metric).
+        """The distribution of x + e with independent Gaussian noise e (`LowRank`; `RBF` without a metric).
 
         Σ_j p_j N(x; c_j, s_j²) becomes Σ_j p_j N(x; c_j, s_j² + v), exactly.
 

@@ -19,7 +19,7 @@ from kdmkit.distributions.mixing import Entry, Mixed, add_parts, log_norms
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import Kernel
 from kdmkit.kernels.boxes import Boxes, order_in_blocks
-from kdmkit.kernels.location_scale import check_product
+from kdmkit.kernels.continuous import check_continuous
 from kdmkit.ops import Term
 from kdmkit.ops.pruned import PrunedSum
 from kdmkit.ops.triton.backend import prepare_sum
@@ -47,7 +47,7 @@ class PreparedKDM:
     first exact question on a CUDA device it also keeps what such sums need, see `JointKDM.prepared`.
 
     Args:
-        kdm: without a batch, and with a continuous kernel (RBF, Epanechnikov, Tricube).
+        kdm: without a batch, and with a continuous kernel (RBF, LowRank, Epanechnikov, Tricube).
         block_size: the number of components of a block.
 
     Attributes:
@@ -65,14 +65,15 @@ class PreparedKDM:
 
     def __init__(self, kdm: KDM, *, block_size: int = 256) -> None:
         check_instance("kdm", kdm, KDM, "a KDM")
-        kernel = check_product("kdm", kdm.kernel, "a KDM with a continuous kernel")
+        kernel = check_continuous("kdm", kdm.kernel, "a KDM with a continuous kernel")
         size = check_count("block_size", block_size)
         if kdm.batch_shape:
             raise ValueError(bad_argument("kdm", "a KDM without a batch", f"batch {tuple(kdm.batch_shape)}"))
         with torch.no_grad():
             components = kdm.components.detach()
-            order = order_in_blocks(kernel, components, size)
+            order = order_in_blocks(kernel.envelope, components, size)
             kernel, components = kernel.take(order), components[order]
+            envelope = kernel.envelope
             log_weights = _in_order(kdm.log_weights.detach(), order)
             weights = PreparedWeights(log_weights, {"": kernel}, {"": components})
             self.kdm = KDM._made(components, weights, kernel, kdm._validate_args)
@@ -80,8 +81,9 @@ class PreparedKDM:
             self._norm = None if kernel.per_component else norm
             bias = log_weights + norm.to(log_weights) if kernel.per_component else log_weights
             totals = torch.stack([part.double().logsumexp(0) for part in bias.split(size)])
-            boxes = Boxes.of(kernel, components, size)
-        self._kernel, self._sum = kernel, PrunedSum(self._term, bias, totals, boxes.largest_log_overlap, size)
+            boxes = Boxes.of(envelope, components, size)
+        self._kernel, self._whiten = kernel, envelope.whiten
+        self._sum = PrunedSum(self._term, bias, totals, boxes.largest_log_overlap, size)
 
     def _term(self, x: Tensor, index: Any) -> Term:
         return self._kernel.take(index).term(x, self.kdm.components[index])
@@ -102,7 +104,7 @@ class PreparedKDM:
             raise ValueError(bad_argument("rtol", "None where gradients are wanted", rtol))
         with torch.no_grad():
             query = x.reshape(-1, x.shape[-1])
-            log_sum = self._sum.log_mix(query, self._kernel.whiten(query.double()), rtol)
+            log_sum = self._sum.log_mix(query, self._whiten(query.double()), rtol)
             log_prob = log_sum if self._norm is None else log_sum + self._norm
         return log_prob.to(torch.promote_types(x.dtype, self.kdm.components.dtype)).reshape(x.shape[:-1])
 

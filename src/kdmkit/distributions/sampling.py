@@ -11,7 +11,8 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_choice, check_generator, check_number
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.tensors import pick
-from kdmkit.kernels import LocationScale
+from kdmkit.kernels import RBF, Continuous, LocationScale
+from kdmkit.kernels.continuous import check_continuous
 from kdmkit.kernels.location_scale import check_product
 
 if TYPE_CHECKING:
@@ -39,18 +40,18 @@ def draw_with_gradients(
     check_choice("method", method, ("implicit", "gumbel"))
     temperature = check_number("temperature", temperature, "> 0", positive=True)
     if method == "implicit":
-        kernel = check_product("rsample(method='implicit')", rho.kernel)
+        kernel = check_continuous("rsample(method='implicit')", rho.kernel)
         return _implicit(kernel, rho.sample((n,), generator=generator), rho.components, rho.log_weights)
     if rho.kernel.draws_one_hot:
         return _gumbel_one_hot(rho.probs, n, temperature, hard, generator)
     if rho.kernel.has_rsample:
-        kernel = check_product("kernel", rho.kernel)
+        kernel = check_continuous("kernel", rho.kernel)
         return _gumbel(kernel, rho.components, rho.log_weights, n, temperature, hard, generator)
     raise TypeError(bad_argument("kernel", "one with differentiable draws", type(rho.kernel).__name__))
 
 
 def _implicit(
-    kernel: LocationScale, x: Tensor, components: Tensor, log_weights: Float[Tensor, "*batch m"]
+    kernel: Continuous, x: Tensor, components: Tensor, log_weights: Float[Tensor, "*batch m"]
 ) -> Tensor:
     """x with the gradient of implicit reparameterisation (Figurnov et al., 2018).
 
@@ -61,21 +62,29 @@ def _implicit(
         x: exact draws, `(n, *batch, d)`.
         components: `(*batch, m, d)`, or `(m, d)`.
     """
-    inner = kernel.whitened()
-    u = kernel.whiten(x).detach()
-    c = kernel.whiten(components)
-    log_w = log_weights.to(components.dtype)
-    scale = inner.scale(c)
-    scales = scale.expand((*scale.shape[:-1], u.shape[-1]))
-    moved = []
+    root = kernel.root
+    if root is None:
+        product = check_product("kernel", kernel)
+        inner, u, c = product.whitened(), product.whiten(x).detach(), product.whiten(components)
+        scales = inner.scale(c)
+        scales = scales.expand((*scales.shape[:-1], u.shape[-1]))
+    else:
+        inner, u, c, root = RBF(1.0), x.detach(), components, root.to(components)
+        scales = root.diagonal(dim1=-2, dim2=-1)
+    log_w, moved, units = log_weights.to(components.dtype), [], list[Tensor]()
     for k in range(u.shape[-1]):
         ck, sk = c[..., k], scales[..., k]
+        if root is not None:
+            # Given the dimensions before, the centre of a component is elsewhere.
+            for before, unit in enumerate(units):
+                ck = ck + root[..., k, before] * unit
         moved.append(_move(inner, u[..., k], ck, sk, log_w))
         # The next dimension is conditioned on this one, gradient included.
-        unit = (moved[-1].unsqueeze(-1) - ck) / sk
-        log_w = log_w + inner.unit_log_overlap(unit) + inner.unit_log_norm - sk.log()
+        units.append((moved[-1].unsqueeze(-1) - ck) / sk)
+        log_w = log_w + inner.unit_log_overlap(units[-1]) + inner.unit_log_norm - sk.log()
         log_w = log_normalize(log_w)
-    return kernel.unwhiten(torch.stack(moved, -1))
+    stacked = torch.stack(moved, -1)
+    return stacked if root is not None else product.unwhiten(stacked)
 
 
 def _move(kernel: LocationScale, x: Tensor, c: Tensor, scale: Tensor, log_w: Tensor) -> Tensor:
@@ -107,7 +116,7 @@ def _gumbel_weights(
 
 
 def _gumbel(
-    kernel: LocationScale,
+    kernel: Continuous,
     components: Tensor,
     log_weights: Float[Tensor, "*batch m"],
     n: int,
@@ -125,6 +134,15 @@ def _gumbel(
     else:
         shift = soft
         centre = _average(soft, components)
+    root = kernel.root
+    if root is not None:
+        root, noise = root.to(centre), RBF(1.0).unit_draw(centre.detach(), generator)
+        if root.ndim > 2:
+            flat = root.flatten(-2)
+            mixed = pick(flat, index, 1) + _average(shift, flat.detach()) if hard else _average(soft, flat)
+            root = mixed.unflatten(-1, root.shape[-2:])
+        return centre + (root @ noise.unsqueeze(-1)).squeeze(-1)
+    kernel = check_product("kernel", kernel)
     noise = kernel.unit_draw(centre.detach(), generator)
     if kernel.whitened() is not kernel:
         return centre + kernel.unwhiten(noise)

@@ -20,12 +20,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, PageState, RowQuestion
+from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, Health, PageState, RowQuestion
 from kdmkit.explore.guard import ARROW, Guard, RequestError, is_arrow, json_response
 from kdmkit.explore.page_models import Models, ThreadModels
 
-# The longest error text in an answer, in characters.
-_LONGEST = 500
+# The longest error text in an answer, in characters; the schema of texts.
+_LONGEST, _TEXT = 500, {"type": "string"}
 
 
 def create_app(
@@ -71,13 +71,18 @@ def create_app(
         status = "ready" if states == {"ready"} else "failed" if "failed" in states else "loading"
         return json_response({"status": status}, 200 if status == "ready" else 503)
 
+    async def document(_: Request) -> Response:
+        from kdmkit import __version__
+
+        return json_response(openapi(__version__, "kdmkit explore" if page else "kdmkit serve"))
+
     async def show_metrics(_: Request) -> Response:
         return Response(metrics.text(), 200, {"cache-control": "no-store"}, "text/plain; version=0.0.4")
 
     routes = [
         Route("/health", health),
         Route("/metrics", show_metrics),
-        Route("/openapi.json", _document),
+        Route("/openapi.json", document),
         Route("/api/state", state),
         *(
             Route(
@@ -162,13 +167,9 @@ def _handler(endpoint: Endpoint, models: Models) -> Handler:
             arguments.append(is_arrow(request.headers.get("content-type", "")))
         elif endpoint.body is not None:
             arguments = [_parsed(endpoint.body, await request.body())]
-        reply = await models.ask(name, endpoint.kind, endpoint.method_name, *arguments)
-        if isinstance(reply, bytes):
-            return Response(reply, 200, {"cache-control": "no-store"}, ARROW)
-        if isinstance(reply, str):
-            headers = {"cache-control": "no-store", "content-disposition": 'attachment; filename="draws.csv"'}
-            return Response(reply.encode(), 200, headers, "text/csv; charset=utf-8")
-        return json_response(reply)
+        client = "" if request.client is None else request.client.host
+        response: Response = await models.ask(client, name, endpoint.kind, endpoint.method_name, *arguments)
+        return response
 
     return answer
 
@@ -224,12 +225,6 @@ def _served(name: str, request: Request) -> Response:
     return Response(content, 200, headers, f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
 
 
-async def _document(_: Request) -> Response:
-    from kdmkit import __version__
-
-    return json_response(openapi(__version__))
-
-
 async def _error_response(_: Request, error: Exception) -> Response:
     if isinstance(error, RequestError):
         return error.response()
@@ -241,11 +236,18 @@ async def _error_response(_: Request, error: Exception) -> Response:
 # ---- the document of the API
 
 
-def openapi(version: str) -> dict[str, Any]:
+def openapi(version: str, title: str) -> dict[str, Any]:
     """The API as an OpenAPI document."""
     schemas: dict[str, Any] = {}
     state = _operation("The models and whether they are ready", _schema(PageState, schemas))
-    paths: dict[str, Any] = {"/api/state": {"get": state}}
+    status = {"description": "Whether all models are ready", "content": _json(_schema(Health, schemas))}
+    health = {"summary": "Whether all models are ready", "responses": {"200": status, "503": status}}
+    counts = _operation("Counts and times of requests, as Prometheus reads them", _TEXT, "text/plain")
+    paths: dict[str, Any] = {
+        "/health": {"get": {**health, "security": []}},
+        "/metrics": {"get": counts},
+        "/api/state": {"get": state},
+    }
     for endpoint in ENDPOINTS:
         media = "text/csv" if endpoint.answer is str else "application/json"
         operation = _operation(endpoint.summary, _schema(endpoint.answer, schemas), media)
@@ -264,7 +266,7 @@ def openapi(version: str) -> dict[str, Any]:
     error = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "kdmkit explore", "version": version},
+        "info": {"title": title, "version": version},
         "security": [{"token": []}],
         "paths": paths,
         "components": {
@@ -293,7 +295,8 @@ def _parameters(form: type[BaseModel]) -> list[dict[str, Any]]:
 def _operation(summary: str, schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
     problem = {"$ref": "#/components/responses/Problem"}
     answer = {"description": "The answer", "content": {media: {"schema": schema}}}
-    return {"summary": summary, "responses": {"200": answer, "4XX": problem, "503": problem}}
+    codes = dict.fromkeys(("4XX", "500", "503", "504"), problem)
+    return {"summary": summary, "responses": {"200": answer, **codes}}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from kdmkit.kernels import Missing
 
 #: Limits of one request.
 MOST_ROWS, MOST_COLUMNS, MOST_VALUES, MOST_TEXT, MOST_PIXELS = 10_000, 5_000, 1_000, 200_000, 65_536
-#: Rows in the body of a request.
-MOST_ROWS_OF_BODY = 200_000
+#: Rows in the body of a request, and their cells.
+MOST_ROWS_OF_BODY, MOST_CELLS = 200_000, 10_000_000
 
 _Text = Annotated[StrictStr, Field(max_length=1_000)]
 _Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
@@ -166,6 +166,14 @@ class ColumnView(BaseModel):
     prior: Card | None
 
 
+class RuleView(BaseModel):
+    """What holds between columns: the text, the rows of the fit that it is about, and those that break it."""
+
+    text: str
+    rows: int
+    exceptions: int
+
+
 class TableView(BaseModel):
     kind: Literal["table"]
     name: str
@@ -173,13 +181,15 @@ class TableView(BaseModel):
     columns: list[ColumnView]
     left_out: list[str]
     targets: list[str]
+    rules: list[RuleView]
 
 
 class Marginals(BaseModel):
     """All columns without a condition, and log p of the conditions.
 
     `probability` is null if log p is that of a density: single values of continuous columns. `unusual` is
-    whether the conditions are unlike the data. `texts` are the question, for Python and for a shell.
+    whether the conditions are unlike the data. `texts` are the question, for Python and, if there is a
+    file of the model, for a shell.
     """
 
     log_evidence: str
@@ -280,6 +290,10 @@ class ModelState(BaseModel):
 class PageState(BaseModel):
     version: str
     models: list[ModelState]
+
+
+class Health(BaseModel):
+    status: Literal["ready", "loading", "failed"]
 
 
 # ---- endpoints

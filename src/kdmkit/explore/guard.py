@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Bytes of one request; of one with rows.
 MOST_BYTES, MOST_BYTES_OF_ROWS = 1 << 20, 1 << 25
+# Bytes of all bodies at the same time.
+_MOST_AT_ONCE = 1 << 28
 #: The type of rows in the form of Arrow.
 ARROW = "application/vnd.apache.arrow.stream"
 # Seconds in which a body has to arrive.
@@ -52,6 +54,17 @@ def json_response(content: Any, status: int = 200) -> Response:
     """JSON; a number that JSON cannot express is an error of the server."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Response(text.encode(), status, {"cache-control": "no-store"}, "application/json")
+
+
+def response_of(answer: Any) -> Response:
+    """An answer of a model: bytes are a stream of Arrow, texts are CSV, others JSON."""
+    uncached = {"cache-control": "no-store"}
+    if isinstance(answer, bytes):
+        return Response(answer, 200, uncached, ARROW)
+    if isinstance(answer, str):
+        headers = {**uncached, "content-disposition": 'attachment; filename="draws.csv"'}
+        return Response(answer.encode(), 200, headers, "text/csv; charset=utf-8")
+    return json_response(answer)
 
 
 def is_loopback(host: str) -> bool:
@@ -108,6 +121,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, host: str, token: str, allowed_hosts: Collection[str] = ()) -> None:
         self.app, self.host, self.token, self.allowed_hosts = app, host, token, allowed_hosts
+        self._n_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -121,14 +135,26 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
+        n_bytes = 0
+
+        async def receive_counted() -> Message:
+            nonlocal n_bytes
+            message = await receive()
+            n = len(message.get("body", b""))
+            n_bytes, self._n_bytes = n_bytes + n, self._n_bytes + n
+            if self._n_bytes > _MOST_AT_ONCE:
+                raise RequestError(503, "too many large requests at the same time; try again")
+            return message
+
         request = Request(scope)
         try:
             self._check(request)
-            body = await _timely_body(request, receive)
+            body = await _timely_body(request, receive_counted)
+            await self.app(scope, _once(body), send_guarded)
         except RequestError as error:
             await error.response()(scope, receive, send_guarded)
-            return
-        await self.app(scope, _once(body), send_guarded)
+        finally:
+            self._n_bytes -= n_bytes
 
     def _check(self, request: Request) -> None:
         hosts = request.headers.getlist("host")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import shlex
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -14,13 +15,14 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 import numpy as np
+from starlette.responses import Response
 
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.runtime import in_one_thread
 from kdmkit.estimators import KDMClassifier
 from kdmkit.estimators.table.display import plain, shown
 from kdmkit.explore.endpoints import ImageLabel, ImagePixels
-from kdmkit.explore.guard import RequestError
+from kdmkit.explore.guard import RequestError, response_of
 
 # Draws of every class with which an image is compared.
 _DRAWS = 20
@@ -112,6 +114,8 @@ _AT_ONCE, _LONGEST_ERROR = 1, 500
 # bandwidth in standard deviations of pixels. Fitted to the first 1,200 digits, none of 28 settings reads more
 # of the others (96.8 %), and this one finds fewer than 5 % of them novel.
 _COPIES, _TURN, _MOVE, _SIGMA = 3, 0.06, 0.3, 1.0
+# Components and epochs of the table of penguins.
+_PENGUINS = 16, 60
 
 
 @dataclass(eq=False, repr=False)
@@ -124,6 +128,7 @@ class PageModel:
         kind: the kind of page until the model is ready.
         message: the text on the page until then.
         path: the file that the model comes from.
+        fit_command: the command that writes this file, if there may be none yet.
 
     >>> from kdmkit.explore import PageModel
     >>> PageModel("penguins", source=lambda: None).state
@@ -135,6 +140,7 @@ class PageModel:
     kind: Kind = "table"
     message: str = "Loading the model …"
     path: str | None = None
+    fit_command: str = ""
     state: Literal["loading", "ready", "failed"] = field(default="loading", init=False)
     model: Any = field(default=None, init=False)
     error: Exception | None = field(default=None, init=False)
@@ -143,7 +149,7 @@ class PageModel:
         """Makes the model, or stores the error."""
         try:
             model = self.source() if callable(self.source) else self.source
-            self.model = wrap(self.name, model, self.path)
+            self.model = wrap(self.name, model, self.path, self.fit_command)
             self.kind, self.state, self.message = self.model.kind, "ready", ""
         except Exception as error:
             self.error, self.state, self.message = error, "failed", str(error)
@@ -153,14 +159,14 @@ class PageModel:
         return {"name": self.name, "kind": self.kind, "state": self.state, "message": self.message}
 
 
-def wrap(name: str, model: Any, path: str | None = None) -> Any:
+def wrap(name: str, model: Any, path: str | None = None, fit_command: str = "") -> Any:
     """A fitted estimator with the methods that endpoints call."""
     from kdmkit.estimators import KDMClassifier, KDMTable
     from kdmkit.explore.page_models import ImageModel, image_shape
     from kdmkit.explore.table_page import TableModel
 
     if isinstance(model, KDMTable):
-        return TableModel(name, model, path)
+        return TableModel(name, model, path, fit_command)
     if isinstance(model, KDMClassifier):
         shape = image_shape(model)
         if shape is not None:
@@ -195,8 +201,8 @@ class Models(ABC):
         """Ends what `start` began."""
 
     @abstractmethod
-    async def ask(self, name: str, kind: Kind | None, method_name: str, *arguments: Any) -> Any:
-        """The answer of a model's method; raises if the model is not ready."""
+    async def ask(self, client: str, name: str, kind: Kind | None, method_name: str, *arguments: Any) -> Any:
+        """The response of a model's method to a client; raises if the model is not ready."""
 
     @abstractmethod
     def counts(self) -> dict[str, dict[str, int]]:
@@ -243,7 +249,7 @@ class ThreadModels(Models):
     def stop(self) -> None:
         """Nothing: threads end with their process."""
 
-    async def ask(self, name: str, kind: Kind | None, method_name: str, *arguments: Any) -> Any:
+    async def ask(self, client: str, name: str, kind: Kind | None, method_name: str, *arguments: Any) -> Any:
         method = getattr(self.check(name, kind).model, method_name)
         if self._limiter is None:  # belongs to the event loop
             self._limiter = anyio.CapacityLimiter(_AT_ONCE)
@@ -255,12 +261,13 @@ class ThreadModels(Models):
         return {}
 
 
-def answer_or_refuse(call: Callable[..., Any], *arguments: Any) -> Any:
-    """An answer; a question that a model cannot take is a refused request."""
+def answer_or_refuse(call: Callable[..., Any], *arguments: Any) -> Response:
+    """An answer as a response; a question that a model cannot take is a refused request."""
     try:
-        return call(*arguments)
+        answer = call(*arguments)
     except (ValueError, TypeError, OverflowError) as error:
         raise RequestError(422, str(error)[:_LONGEST_ERROR]) from error
+    return response_of(answer)
 
 
 # ---- examples
@@ -275,16 +282,19 @@ def example_models() -> dict[str, PageModel]:
     >>> sorted(example_models())
     ['digits', 'penguins']
     """
+    components, epochs = _PENGUINS
+    file = shlex.quote(str(_penguins_file()))
+    command = f"kdmkit fit {file} -o penguins --components {components} --epochs {epochs}"
+    message = "Fitting a table of 344 penguins …"
     return {
-        "penguins": PageModel("penguins", fit_penguins, "table", "Fitting a table of 344 penguins …"),
+        "penguins": PageModel("penguins", fit_penguins, "table", message, "penguins", command),
         "digits": PageModel("digits", fit_digits, "images", "Fitting 1,797 handwritten digits …"),
     }
 
 
 def penguins() -> dict[str, Any]:
     """Penguins of the Palmer Archipelago (Gorman, Williams and Fraser 2014; package palmerpenguins, CC0)."""
-    text = resources.files("kdmkit.explore").joinpath("data", "penguins.csv").read_text(encoding="utf-8")
-    rows = list(csv.DictReader(text.splitlines()))
+    rows = list(csv.DictReader(_penguins_file().read_text(encoding="utf-8").splitlines()))
     columns: dict[str, Any] = {}
     for name in rows[0]:
         cells = [row[name] for row in rows]
@@ -295,11 +305,16 @@ def penguins() -> dict[str, Any]:
     return columns
 
 
+def _penguins_file() -> Any:
+    return resources.files("kdmkit.explore").joinpath("data", "penguins.csv")
+
+
 def fit_penguins() -> Any:
     """A table of penguins, with few components and epochs: a fit takes seconds."""
     from kdmkit.estimators import KDMTable
 
-    return KDMTable(n_components=16, max_epochs=60, random_state=0).fit(penguins())
+    components, epochs = _PENGUINS
+    return KDMTable(n_components=components, max_epochs=epochs, random_state=0).fit(penguins())
 
 
 def fit_digits(n: int | None = None) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.display import plain
-from kdmkit.explore.endpoints import MOST_COLUMNS, MOST_ROWS, MOST_ROWS_OF_BODY
+from kdmkit.explore.endpoints import MOST_CELLS, MOST_COLUMNS, MOST_ROWS, MOST_ROWS_OF_BODY
 
 
 def _arrow() -> Any:
@@ -27,6 +29,8 @@ def read_arrow(content: bytes) -> Any:
         with arrow.ipc.open_stream(content) as reader:
             rows = reader.read_all()
         rows.validate(full=True)
+    except MemoryError:  # also one of Arrow
+        raise
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(bad_argument("body", "a stream of Arrow", str(error)[:200])) from error
     return _limited(rows)
@@ -45,6 +49,18 @@ def read_columns(content: bytes) -> Any:
         return _limited(arrow.table(columns))
     except (arrow.ArrowException, OverflowError) as error:
         raise ValueError(bad_argument("body", wanted, str(error)[:200])) from error
+
+
+@contextmanager
+def refused_types() -> Iterator[None]:
+    """What Arrow cannot do with the types of some rows is a mistake in the rows."""
+    arrow = _arrow()
+    try:
+        yield
+    except MemoryError:
+        raise
+    except arrow.ArrowException as error:
+        raise ValueError(bad_argument("rows", "columns in types of the table", str(error)[:200])) from error
 
 
 def in_json(value: Any) -> Any:
@@ -79,6 +95,9 @@ def _limited(rows: Any) -> Any:
     if rows.num_rows > MOST_ROWS_OF_BODY or rows.num_columns > MOST_COLUMNS:
         wanted = f"at most {MOST_ROWS_OF_BODY:,} rows and {MOST_COLUMNS:,} columns"
         raise ValueError(bad_argument("rows", wanted, f"{rows.num_rows:,} × {rows.num_columns:,}"))
+    if rows.num_rows * rows.num_columns > MOST_CELLS:
+        got = f"{rows.num_rows * rows.num_columns:,}"
+        raise ValueError(bad_argument("rows", f"at most {MOST_CELLS:,} cells at once", got))
     return rows
 
 

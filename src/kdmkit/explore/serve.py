@@ -19,8 +19,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.explore.app import create_app
+from kdmkit.explore.lanes import Limits
 from kdmkit.explore.page_models import Models, ThreadModels
-from kdmkit.explore.pool import Limits, PooledModels
+from kdmkit.explore.pool import PooledModels
 
 # Seconds that a connection may wait without another request, and that a server may take to start or to end.
 _IDLE, _STARTED_WITHIN = 30, 10.0
@@ -39,8 +40,10 @@ class Server:
         port: 0 is any free one.
         allowed_hosts: other names by which it may be called.
         stop_on_failure: whether the server ends if a model cannot be made; `error` has the reason.
-        workers: processes that answer questions to each model (only `run`, with `os.fork`).
+        workers: processes that answer short questions to each model; as many answer long ones (only `run`,
+            with `os.fork`).
         time_limit: seconds of one question (only `run`, with `os.fork`): its process is then replaced.
+        memory_limit: megabytes that one question may take (only `run`, on Linux).
         token: what requests to the API need; None is a random one.
         page: whether it has the page, beside the API.
 
@@ -60,11 +63,13 @@ class Server:
         stop_on_failure: bool = False,
         workers: int = 2,
         time_limit: float = 30.0,
+        memory_limit: int = 2048,
         token: str | None = None,
         page: bool = True,
     ) -> None:
         time_limit = check_number("time_limit", time_limit, "> 0", positive=True)
-        self._limits = Limits(check_count("workers", workers), time_limit)
+        memory_limit = check_count("memory_limit", memory_limit)
+        self._limits = Limits(check_count("workers", workers), time_limit, megabytes=memory_limit)
         if token is not None and (not isinstance(token, str) or not token.isascii() or len(token) < 8):
             raise ValueError(bad_argument("token", "at least 8 ASCII characters", "another text"))
         self.token = token or secrets.token_urlsafe(16)

@@ -27,7 +27,15 @@ from kdmkit.explore.endpoints import (
     TextQuestion,
     WantedColumns,
 )
-from kdmkit.explore.row_bodies import as_csv, as_stream, in_json, read_arrow, read_columns, read_csv
+from kdmkit.explore.row_bodies import (
+    as_csv,
+    as_stream,
+    in_json,
+    read_arrow,
+    read_columns,
+    read_csv,
+    refused_types,
+)
 from kdmkit.kernels import Missing
 
 # The largest number of bins, the largest number of ordered levels without bins, the tails outside the bins.
@@ -50,13 +58,14 @@ class TableModel:
     Args:
         name: the name on the page.
         table: a fitted table.
-        path: the file that it comes from, for the text of commands.
+        path: the file that it comes from, for the text of commands; None: there is none.
+        fit_command: the command that writes this file, if there may be none yet.
     """
 
     kind = "table"
 
-    def __init__(self, name: str, table: KDMTable, path: str | None = None) -> None:
-        self.name, self.table, self.path = name, table, path
+    def __init__(self, name: str, table: KDMTable, path: str | None = None, fit_command: str = "") -> None:
+        self.name, self.table, self.path, self.fit_command = name, table, path, fit_command
         self._cache: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._prior = table.marginals()
         self._bins: dict[str, tuple[tuple[Any, Any], ...] | None] = {}
@@ -76,6 +85,14 @@ class TableModel:
             ],
             "left_out": [name for name in columns if name not in self._prior],
             "targets": list(self.table.targets_),
+            "rules": list(self._rules().values()),
+        }
+
+    def _rules(self) -> dict[str, dict[str, Any]]:
+        """The rules by their text: one may be found and given."""
+        return {
+            str(rule): {"text": str(rule), "rows": rule.n_rows, "exceptions": rule.exceptions}
+            for rule in self.table.rules_
         }
 
     def columns_view(self, question: WantedColumns) -> dict[str, Any]:
@@ -190,8 +207,11 @@ class TableModel:
         if target is None or target not in self._prior:
             target = next((name for name in self._prior if name not in given), next(iter(self._prior)))
         question = question_text(target, as_event(given))
-        command = f"kdmkit ask {shlex.quote(self.path or self.name)} {shlex.quote(question)}"
-        return {"python": f"table.query({json.dumps(question, ensure_ascii=False)})", "shell": command}
+        python = {"python": f"table.query({json.dumps(question, ensure_ascii=False)})"}
+        if self.path is None:
+            return python
+        ask = f"kdmkit ask {shlex.quote(self.path)} {shlex.quote(question)}"
+        return {**python, "shell": f"{self.fit_command} && {ask}" if self.fit_command else ask}
 
     def links(self) -> dict[str, Any]:
         """The tree of columns."""
@@ -244,7 +264,8 @@ class TableModel:
     def rows(self, question: RowQuestion, content: bytes, arrow: bool) -> bytes | dict[str, list[Any]]:
         """Answers about rows, in the form of the rows: Arrow or columns of JSON."""
         rows = read_arrow(content) if arrow else read_columns(content)
-        (answers,) = self.table.stream(question.what, [rows], **question.options())
+        with refused_types():
+            (answers,) = self.table.stream(question.what, [rows], **question.options())
         return as_stream(answers) if arrow else {n: in_json(v) for n, v in answers.to_pydict().items()}
 
     def explain(self, question: CsvRow) -> dict[str, Any]:
@@ -264,7 +285,8 @@ class TableModel:
             ordered = self.table.schema_.modelled_column("target", question.target).codec.ordered
             options = {"target": question.target} | ({"interval": 0.9} if ordered else {})
         what = "impute" if question.target is None else "predict"
-        (answers,) = self.table.stream(what, [self._modelled(rows)], **options)
+        with refused_types():
+            (answers,) = self.table.stream(what, [self._modelled(rows)], **options)
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
         for name, column in zip(answers.column_names, answers.columns, strict=True):
             columns[f"predicted {name}" if what == "predict" else name] = column

@@ -9,10 +9,11 @@ from kdmkit.kernels.calculus.transforms import QuantileNormal
 from kdmkit.kernels.categorical import Categorical, Coded
 from kdmkit.kernels.compact import Epanechnikov, Tricube
 from kdmkit.kernels.composed import Composed
+from kdmkit.kernels.continuous import Continuous, check_continuous
 from kdmkit.kernels.cosine import Cosine
 from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
-from kdmkit.kernels.location_scale import Continuous, LocationScale, check_continuous
+from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.low_rank import LowRank
 from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.periodic import Periodic

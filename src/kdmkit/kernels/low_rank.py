@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -23,7 +23,8 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.boxes import box_log_mass
 from kdmkit.kernels.calculus.normal import anchored_log_mass
-from kdmkit.kernels.location_scale import Continuous
+from kdmkit.kernels.calculus.woodbury import Woodbury
+from kdmkit.kernels.continuous import Continuous
 from kdmkit.kernels.rbf import RBF
 from kdmkit.ops import Score, Term
 from kdmkit.ops.terms import InDtype, LowRankDistance, common_dtype
@@ -44,8 +45,9 @@ class LowRank(Continuous):
 
     Args:
         sigma: σ: a number, `(d,)`, `(m, 1)` or `(m, d)`, or a `Bandwidth`, as in `RBF`.
-        factors: F, `(m, d, r)` for factors of every component, `(d, r)` for factors that all share. Gradients
-            flow to a tensor that requires them, unless `trainable` makes a parameter that starts there.
+        factors: F, `(m, d, r)` for factors of every component, `(d, r)` for factors that all share; with
+            r = 0 the kernel is an `RBF`. Gradients flow to a tensor that requires them, unless `trainable`
+            makes a parameter that starts there.
         sigma_min: lower bound of σ while it is trained; None is a millionth of σ.
         trainable: whether σ and F are trained.
 
@@ -55,7 +57,7 @@ class LowRank(Continuous):
     (tensor([1., 1.]), tensor([0.6400]))
     """
 
-    has_rsample: ClassVar[bool] = False
+    has_rsample: ClassVar[bool] = True
     factors: Tensor
 
     def __init__(
@@ -75,13 +77,11 @@ class LowRank(Continuous):
         sigma = self.sigma
         matrix = as_tensor("factors", factors, like=sigma).to(sigma.dtype, copy=True)
         check_finite("factors", matrix)
-        if matrix.ndim not in (2, 3) or not matrix.shape[-1]:
+        if matrix.ndim < 2:
             raise ValueError(bad_argument("factors", "shape (d, r) or (m, d, r)", tuple(matrix.shape)))
-        if len(sigma.shape) > 2:
-            raise ValueError(bad_argument("sigma", "a bandwidth without a batch", tuple(sigma.shape)))
-        both = sigma.shape if sigma.ndim == 2 else (1, *sigma.shape)
+        both = sigma.shape[-2:] if sigma.ndim > 1 else (1, *sigma.shape)
         fits = all(a == b or a == 1 for a, b in zip(both[::-1], matrix.shape[-2::-1], strict=False))
-        if not fits or (matrix.ndim == 3 and sigma.ndim == 2 and sigma.shape[0] != matrix.shape[0]):
+        if not fits or (matrix.ndim > 2 and sigma.ndim > 1 and sigma.shape[-2] != matrix.shape[-3]):
             wanted = f"one that fits sigma of shape {tuple(sigma.shape)}"
             raise ValueError(bad_argument("factors", wanted, tuple(matrix.shape)))
         return matrix
@@ -108,13 +108,13 @@ class LowRank(Continuous):
         """
         covariance = as_tensor("covariance", covariance)
         d = covariance.shape[-1]
-        rank = max(1, d - 1) if rank is None else check_count("rank", rank)
+        rank = d - 1 if rank is None else min(d, check_count("rank", rank, least=0))
         with full_precision(covariance.device.type):
             values, vectors = torch.linalg.eigh(0.5 * (covariance + covariance.mT))
         if not bool((values > 0).all()):
             raise ValueError(bad_argument("covariance", "positive eigenvalues", values.min().item()))
         excess = (values - values[..., :1]).clamp_min(0)
-        factors = (vectors * excess.sqrt().unsqueeze(-2))[..., -min(rank, d) :]
+        factors = (vectors * excess.sqrt().unsqueeze(-2))[..., d - rank :]
         rest = covariance.diagonal(dim1=-2, dim2=-1) - factors.square().sum(-1)
         # Rounding apart, what is left is at least the smallest eigenvalue.
         return cls.from_std(torch.maximum(rest, values[..., :1]).sqrt(), factors, **options)
@@ -124,7 +124,7 @@ class LowRank(Continuous):
         """The same kernel of events `(d,)`: its factors are 0, or those of its metric."""
         metric = kernel.metric
         if metric is None:
-            return cls(kernel.sigma.detach(), torch.zeros(d, 1))
+            return cls(kernel.sigma.detach(), torch.zeros(d, 0))
         inverse = torch.linalg.inv(metric.detach())
         return cls.from_covariance(0.5 * inverse @ inverse.mT)
 
@@ -149,10 +149,35 @@ class LowRank(Continuous):
 
     @property
     def per_component(self) -> bool:
-        return self.factors.ndim == 3 or self.bandwidth.per_component
+        return (self.factors.ndim > 2 and self.rank > 0) or self.bandwidth.per_component
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return torch.Size(broadcast(self.bandwidth.batch_shape, self.factors.shape[:-3]))
+
+    @property
+    def diagonal(self) -> RBF:
+        """The kernel without its factors."""
+        return RBF(self.bandwidth)
 
     def with_bandwidth(self, bandwidth: Bandwidth) -> LowRank:
         return LowRank(bandwidth, self.factors)
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> LowRank:
+        if not self.batch_shape:
+            return self
+        d, columns = self.factors.shape[-2], self.factors.unbind(-1)
+        m = max(value.shape[-2] for value in (*columns, self.sigma) if value.ndim > 1)
+        shape = (*self.batch_shape, m, d)
+        bandwidth = self.bandwidth.mapped(lambda value: place(value.expand(shape)))
+        placed = [place(column.expand(shape)) for column in columns]
+        return _made(bandwidth, torch.stack(placed, -1) if placed else self.factors)
+
+    def convolved(self, variance: Float[Tensor, "*shape"]) -> LowRank:
+        # σ² is twice the variance.
+        return _made(
+            self.bandwidth.mapped(lambda sigma: (sigma.square() + 2 * variance).sqrt()), self.factors
+        )
 
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None
@@ -176,8 +201,8 @@ class LowRank(Continuous):
     def take(self, index: Int[Tensor, " k"] | slice) -> LowRank:
         bandwidth = self.bandwidth
         if bandwidth.per_component:
-            bandwidth = bandwidth.mapped(lambda value: value[index])
-        return _made(bandwidth, self.factors[index] if self.factors.ndim == 3 else self.factors)
+            bandwidth = bandwidth.mapped(lambda value: value[..., index, :])
+        return _made(bandwidth, self.factors[..., index, :, :] if self.factors.ndim > 2 else self.factors)
 
     def joined(self, other: Kernel, sizes: tuple[int, int]) -> LowRank:
         if isinstance(other, RBF):
@@ -216,24 +241,28 @@ class LowRank(Continuous):
         moved = components[..., rest].double()
         for column, direction in zip(left, whitened.directions, strict=True):
             moved = moved + column * (direction * difference).sum(-1, keepdim=True)
-        kernel = _made(self.bandwidth.coordinates(rest), torch.stack(left, -1).to(self.factors))
-        return kernel, moved.to(components)
+        factors = torch.stack(left, -1).to(self.factors) if left else self.factors[..., rest, :]
+        return _made(self.bandwidth.coordinates(rest), factors), moved.to(components)
 
     # ---- scores
 
-    def _whitened(self, index: Sequence[int] | slice = slice(None)) -> _Whitened:
+    def _whitened(self, index: Sequence[int] | slice = slice(None)) -> Woodbury:
         """Of some coordinates, in float64."""
         sigma = self.sigma.double()
         inverse = sigma.expand(*sigma.shape[:-1], self.factors.shape[-2])[..., index].reciprocal()
         # One factor after the other: columns that are far apart in memory are slow.
         factors = self.factors[..., index, :].movedim(-1, 0).contiguous()
-        return _Whitened.of(inverse, factors.double())
+        return Woodbury.of(inverse, factors.double())
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         self.check_dimensions(components.shape[-1], x)
+        if not self.rank:
+            return self.diagonal.term(x, components)
         whitened, m = self._whitened(), components.shape[-2]
         scales, directions = whitened.scales, torch.cat(torch.broadcast_tensors(*whitened.directions), -1)
-        scales, directions = [part.to(components.device).expand(m, -1) for part in (scales, directions)]
+        scales, directions = [
+            part.to(components.device).expand(*part.shape[:-2], m, -1) for part in (scales, directions)
+        ]
         return LowRankDistance(x, components, scales, directions)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
@@ -247,6 +276,8 @@ class LowRank(Continuous):
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         d = self.check_dimensions(components.shape[-1])
+        if not self.rank:
+            return self.diagonal.log_norm(components)
         whitened = self._whitened()
         log_volume = whitened.log_root - whitened.scales.log().sum(-1)
         return (-0.5 * d * math.log(math.pi) - log_volume).to(self.factors.dtype)
@@ -265,8 +296,8 @@ class LowRank(Continuous):
             return noise * math.sqrt(0.5)
 
         sigma, factors = self.sigma.to(components), self.factors.to(components)
-        sigma = pick(sigma, index, 1) if sigma.ndim == 2 else sigma
-        factors = pick(factors, index, 2) if factors.ndim == 3 else factors
+        sigma = pick(sigma, index, 1) if sigma.ndim > 1 else sigma
+        factors = pick(factors, index, 2) if factors.ndim > 2 else factors
         along = (factors @ normal(*index.shape, self.rank, 1)).squeeze(-1)
         return components + sigma * normal(*components.shape) + along
 
@@ -274,11 +305,10 @@ class LowRank(Continuous):
 
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
         d = self.check_dimensions(components.shape[-1], low)
-        m = components.shape[-2]
-        sigma = self.sigma.double().to(components.device).expand(m, d)
-        flat = self.factors.double().to(components.device).expand(m, d, self.rank).flatten(-2)
-        shape = (*components.shape[:-1], -1)
-        packed = torch.cat([components.double(), sigma.expand(shape), flat.expand(shape)], -1)
+        sigma, factors = [part.double().to(components.device) for part in (self.sigma, self.factors)]
+        lead = broadcast(components.shape[:-1], sigma.shape[:-1], factors.shape[:-2])
+        parts = components.double(), sigma.expand(*lead, d), factors.expand(*lead, d, self.rank).flatten(-2)
+        packed = torch.cat([part.expand(*lead, -1) for part in parts], -1)
         term = Score(self._box_block, torch.cat([low, high], -1), packed)
         return InDtype.of(term, common_dtype((components,)))
 
@@ -290,7 +320,7 @@ class LowRank(Continuous):
         centre, sigma, flat = packed.split([d, d, d * self.rank], -1)
         factors = flat.unflatten(-1, (d, self.rank))[..., bounded, :]
         low, high, centre, sigma = [part[..., bounded] for part in (low, high, centre, sigma)]
-        if len(bounded) < 2:
+        if len(bounded) < 2 or not self.rank:
             scale = (sigma.square() + factors.square().sum(-1)).sqrt()
             low, high, at, scale = [
                 part.unsqueeze(place) for part, place in ((low, -2), (high, -2), (centre, -3), (scale, -3))
@@ -316,6 +346,18 @@ class LowRank(Continuous):
     def quantile_bounds(self, q: Float[Tensor, "*x"], components: Tensor) -> tuple[Tensor, Tensor]:
         return self.coordinates([0]).quantile_bounds(q, components)
 
+    # ---- bounds and roots
+
+    @property
+    def envelope(self) -> RBF:
+        # F·Fᵀ is at most the diagonal matrix of the sums of the rows of |F·Fᵀ|.
+        products = (self.factors @ self.factors.mT).abs().sum(-1)
+        return RBF(self.bandwidth.mapped(lambda sigma: (sigma.square() + products).sqrt()))
+
+    @property
+    def root(self) -> Float[Tensor, "*m d d"]:
+        return torch.linalg.cholesky(2 * self.covariance.double())
+
     # ---- descriptions
 
     def config(self) -> dict[str, Any]:
@@ -332,61 +374,6 @@ class LowRank(Continuous):
 
     def extra_repr(self) -> str:
         return f"rank {self.rank}, factors of shape {tuple(self.factors.shape)}"
-
-
-class _Whitened(NamedTuple):
-    """What Woodbury's identity needs: L·Lᵀ = I + F′ᵀF′ with F′ = F/σ, entry by entry.
-
-    Small matrices in a batch are slow; here every operation is on a column of all of them.
-
-    Attributes:
-        scales: 1/σ.
-        scaled: the columns of F′.
-        root: the rows of L, up to the diagonal.
-    """
-
-    scales: Float[Tensor, "*m d"]
-    scaled: list[Float[Tensor, "*m d"]]
-    root: list[list[Float[Tensor, "*m 1"]]]
-
-    @classmethod
-    def of(cls, scales: Float[Tensor, "*#m d"], factors: Float[Tensor, "r *#m d"]) -> _Whitened:
-        """By Cholesky's algorithm."""
-        scaled = [scales * factor for factor in factors.unbind(0)]
-        root: list[list[Tensor]] = []
-        for column in scaled:
-            row: list[Tensor] = []
-            for other, before in zip(scaled, root, strict=False):
-                total = (column * other).sum(-1, keepdim=True)
-                for one, two in zip(row, before, strict=False):
-                    total = total - one * two
-                row.append(total / before[-1])
-            square = 1 + column.square().sum(-1, keepdim=True)
-            for entry in row:
-                square = square - entry.square()
-            # Rounding apart, it is at least 1.
-            root.append([*row, square.clamp_min(1).sqrt()])
-        return cls(scales, scaled, root)
-
-    def solved(self, columns: Sequence[Float[Tensor, "*m d"]]) -> list[Float[Tensor, "*m d"]]:
-        """The columns of A·L⁻ᵀ for those of A."""
-        result: list[Tensor] = []
-        for column, row in zip(columns, self.root, strict=True):
-            for entry, other in zip(row[:-1], result, strict=True):
-                column = column - entry * other
-            result.append(column / row[-1])
-        return result
-
-    @property
-    def directions(self) -> list[Float[Tensor, "*m d"]]:
-        """The columns of F′L⁻ᵀ/σ."""
-        return [self.scales * column for column in self.solved(self.scaled)]
-
-    @property
-    def log_root(self) -> Float[Tensor, "*m"]:
-        """log det L."""
-        diagonal = torch.cat([row[-1] for row in self.root], -1)
-        return diagonal.log().sum(-1)
 
 
 def _made(bandwidth: Bandwidth, factors: Tensor) -> LowRank:

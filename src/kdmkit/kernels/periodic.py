@@ -23,8 +23,8 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
+from kdmkit.kernels.continuous import WithBandwidth
 from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
-from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.region_forms import Bounds, codes_in, float_ends
 from kdmkit.kernels.regions import NOTHING, WHOLE, Interval, Region, interval, union

@@ -23,8 +23,9 @@ from kdmkit.kernels.bandwidth import (
 )
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.normal import anchored_log_mass, anchored_log_overlap
+from kdmkit.kernels.continuous import Continuous
 from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
-from kdmkit.kernels.location_scale import Continuous, LocationScale
+from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import SquaredDistance, Term
 from kdmkit.ops.terms import score_dtype

@@ -260,7 +260,7 @@ def _levels(*columns: np.ndarray) -> list[str]:
 # ---- copies
 
 
-def dcr_share(synthetic: Any, seen: Any, unseen: Any, *, block: int = 1024) -> float:
+def dcr_share(synthetic: Any, seen: Any, unseen: Any, *, block: int = 256) -> float:
     """The share of synthetic rows that are nearer to a seen row than to every unseen one; ties count ½.
 
     The distance to the closest record (DCR) is Σ |x − x′| / range over numbers, and 2 for every level that
@@ -289,7 +289,7 @@ def share_nearer(to_seen: Any, to_unseen: Any) -> float:
     return float(torch.where(gap.abs() <= _TIE, 0.5, (gap > 0).float()).mean())
 
 
-def nearest_distances(rows: Any, *real: Any, block: int = 1024) -> list[np.ndarray]:
+def nearest_distances(rows: Any, *real: Any, block: int = 256) -> list[np.ndarray]:
     """The distance of every row to the nearest row of each real part.
 
     It is Σ |x − x′| / range over numbers, and 2 for every level that differs. A missing number is a level,
@@ -338,9 +338,9 @@ def _nearest(rows: tuple[Tensor, Tensor], real: tuple[Tensor, Tensor], block: in
     n_categories = rows[1].sum(1).max() if rows[1].shape[1] else torch.zeros(())
     distances = []
     for numbers, levels in zip(rows[0].split(block), rows[1].split(block), strict=True):
-        distance = torch.cdist(numbers, real[0], p=1)
-        distance += 2 * (n_categories - levels @ real[1].T)
-        distances.append(distance.min(1).values)
+        # Σ |x − x′| − 2 · equal levels, in place: one pass over a block that fits the cache.
+        distance = torch.cdist(numbers, real[0], p=1).addmm_(levels, real[1].T, alpha=-2)
+        distances.append(distance.min(1).values + 2 * n_categories)
     return torch.cat(distances)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Literal, get_type_hints
 
 import numpy as np
@@ -18,6 +19,7 @@ from kdmkit.estimators import (
     KDMSequence,
     KDMTable,
 )
+from kdmkit.estimators.density.novelty import UsualRows
 from kdmkit.estimators.sequence.timeline import Timeline
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import DensityLayer
@@ -25,7 +27,7 @@ from kdmkit.nn.mixture_layer import prepare_layers
 from kdmkit.nn.pair_information import PairInformation
 from kdmkit.serialize import modules
 from kdmkit.serialize.description import check_sizes, check_types, decode, encode
-from kdmkit.serialize.modules import UserModules, filled, predictor_from, tensors_of
+from kdmkit.serialize.modules import UserModules, filled, predictor_from, tensors_of, under
 from kdmkit.serialize.schemas import check_schema, check_timeline
 
 CLASSES: dict[str, Any] = {
@@ -57,6 +59,7 @@ _FITTED: dict[str, Any] = {
     "n_features_in_": int,
     "classes_": np.ndarray,
     "class_prior_": np.ndarray,
+    "loss_": str,
     "feature_names_in_": np.ndarray,
     "n_samples_seen_": int,
     "targets_": list[str],
@@ -68,6 +71,8 @@ _FITTED: dict[str, Any] = {
     "_calibration": np.ndarray | None,
     "typical_length_": int,
 }
+# The tensors of rows for `novelty`, which models of version 0.2 lack.
+_USUAL = "usual."
 # The tensor of `KDMTable.pair_information_`, which models of version 0.2 lack.
 _INFORMATION = "pair_information"
 # The fitted attributes of a table, beside its schema and its module.
@@ -102,6 +107,9 @@ def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     tensors = tensors_of(estimator.module_)
     if is_table and estimator.pair_information_ is not None:
         tensors[_INFORMATION] = torch.stack(estimator.pair_information_)
+    usual = getattr(estimator, "_usual", None)
+    if usual is not None:
+        tensors |= {f"{_USUAL}{name}": tensor for name, tensor in usual.tensors().items()}
     return config, tensors
 
 
@@ -143,7 +151,9 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules
     if cls is KDMDensity:
         module = filled(DensityLayer.from_config(config["module"]), tensors)
     else:
-        module = predictor_from(config["module"], tensors, user)
+        estimator._usual = _usual_rows(under(_USUAL, tensors))
+        others = {name: tensor for name, tensor in tensors.items() if not name.startswith(_USUAL)}
+        module = predictor_from(config["module"], others, user)
     for name, value in fitted.items():
         if hasattr(cls, name) or not _is_fitted_state(name):
             raise ValueError(f"{name!r} among the fitted attributes")
@@ -167,6 +177,9 @@ def _check_answers(estimator: Any) -> None:
     if any(isinstance(value, nn.Module) for value in parameters):
         return  # only the caller knows the shape of its rows
     row = torch.zeros(1, n, dtype=torch.float64, device="cpu")
+    usual = getattr(estimator, "_usual", None)
+    if usual is not None and usual.x.shape[1] != n:
+        raise ValueError(bad_argument(_USUAL, f"rows of {n} columns", tuple(usual.x.shape)))
     if isinstance(module, DensityLayer):
         module().log_prob(row)
         return
@@ -180,6 +193,22 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(bad_argument("encoder", "the module's", None))
     if getattr(estimator, "_flat_target", False) and answer.shape[-1] != 1:
         raise ValueError(bad_argument("_flat_target", "one output", answer.shape[-1]))
+
+
+def _usual_rows(saved: dict[str, Tensor]) -> UsualRows | None:
+    """Rows for `novelty`; raises unless they are finite, and have weights > 0 and labels ≥ 0."""
+    if not saved:
+        return None
+    names = {field.name for field in fields(UsualRows)}
+    if saved.keys() != names:
+        raise ValueError(bad_argument(_USUAL, ", ".join(sorted(names)), ", ".join(sorted(saved))))
+    x, weights, labels = [saved[name].cpu() for name in ("x", "weights", "labels")]
+    is_right = x.ndim == 2 and len(x) > 0 and weights.shape == labels.shape == x.shape[:1]
+    is_right = is_right and x.is_floating_point() and weights.is_floating_point()
+    is_right = is_right and labels.dtype == torch.int64 and bool((labels >= 0).all())
+    if not is_right or not bool(x.isfinite().all() & weights.isfinite().all() & (weights > 0).all()):
+        raise ValueError(bad_argument(_USUAL, "finite rows, weights > 0 and labels ≥ 0", tuple(x.shape)))
+    return UsualRows(x, weights, labels)
 
 
 # ---- tables

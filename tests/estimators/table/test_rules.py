@@ -10,7 +10,9 @@ import pytest
 import kdmkit as kdm
 from kdmkit.cli.commands import app
 from kdmkit.estimators.table.answering.whole_rows import RowSampler
+from kdmkit.estimators.table.formula_search import find_formulas
 from kdmkit.estimators.table.outcomes import read_event
+from kdmkit.estimators.table.rule_search import NumberView
 from tests import typecheck
 
 
@@ -255,6 +257,9 @@ def test_given_rules() -> None:
         (["total <= food"], "at least 10% of the rows keep, got"),
         (["total = 2 * food"], "at least 10% of the rows keep, got"),
         (["tip <= drinks", "drinks < tip"], "at least 10% of the rows keep, got"),
+        (["each = food / 0"], "a formula that has a value in some rows, got a division by 0"),
+        (["each = food / (guests - guests)"], "a value in some rows, got a division by 0"),
+        (["total = food + drinks + tip", "total = food + drinks"], "at least 10% of the rows keep, got"),
         (["night <= drinks", "drinks < night"], "contradict each other, got 'night <= drinks', 'drinks < n"),
         (["total = food + drinks + tip", "food = total - drinks - tip", "tip = total - food - drinks",
           "drinks = total - food - tip", "2 * total = 1"], "a column alone"),
@@ -277,7 +282,68 @@ def test_circular_and_contradictory_rules() -> None:
         )
 
 
+def test_two_formulas_for_a_column() -> None:
+    frame = bills(200)[["food", "guests"]].assign(h=lambda f: f.food + np.where(np.arange(200) < 100, 1, -1))
+    with pytest.raises(
+        ValueError, match="together, got contradictory ones, 'h = food \\+ 1', 'h = food - 1'"
+    ):
+        kdm.KDMTable(rules=["h = food + 1", "h = food - 1"]).fit(frame)
+    both = frame.assign(h=np.where(frame.guests <= 3, frame.guests + 2, 2 * frame.guests))
+    with pytest.raises(ValueError, match="got two formulas for 'h', 'h = guests \\+ 2', 'h = 2 \\* guests'"):
+        kdm.KDMTable(rules=["h = guests + 2", "h = 2 * guests"]).fit(both)
+
+
+def test_a_rule_that_is_given_twice_is_listed_once() -> None:
+    rules = ["night <= day", "day >= night", "total = food + drinks + tip", "total = food+drinks+tip"]
+    with typecheck.off():
+        table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0, rules=rules).fit(bills(100))
+    assert [str(rule) for rule in table.rules_] == ["night <= day", "total = food + drinks + tip"]
+
+
+def test_rows_without_a_value_of_a_quotient_keep_it() -> None:
+    rng = np.random.default_rng(0)
+    tries = rng.integers(0, 30, 400) * (rng.random(400) < 0.8)
+    hits = rng.binomial(tries, 0.3)
+    frame = pd.DataFrame({"tries": tries, "hits": hits, "noise": rng.normal(size=400)})
+    frame["rate"] = np.round(hits / np.maximum(tries, 1), 3)
+    with typecheck.off():
+        table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(frame)
+    assert "rate = hits / tries" in {str(rule) for rule in table.rules_}
+
+
+# ---- the search
+
+
+def views(**columns: Any) -> list[NumberView]:
+    return [NumberView(name, np.asarray(numbers, float), 0.5) for name, numbers in columns.items()]
+
+
+def test_totals_of_totals_are_found_beyond_ten_parts() -> None:
+    rng = np.random.default_rng(1)
+    parts = {f"p{i}": rng.poisson(200 + 50 * i, 150) for i in range(14)}
+    names = list(parts)
+    goods, services = (sum(parts[name] for name in some) for some in (names[:5], names[5:]))
+    every = views(**parts, goods=goods, services=services, all=goods + services)
+    formulas = {name: str(expression) for name, expression in find_formulas(every).items()}
+    assert formulas["all"] == "services + goods"
+    assert formulas.keys() == {"goods", "services", "all"}
+
+
 # ---- files, the shell
+
+
+@pytest.mark.parametrize("given", [None, "part > 500"])
+def test_drawn_ratios_are_as_narrow_as_in_the_data(given: str | None) -> None:
+    rng = np.random.default_rng(0)
+    total = np.exp(rng.normal(8, 1, 600)).round()
+    part = (total * rng.beta(80, 120, 600)).round()
+    data = {"total": total, "part": part, "percent": (100 * part / total).round(1)}
+    rules = ["percent = 100 * part / total"]
+    table = kdm.KDMTable(n_components=12, max_epochs=4, rules=rules, random_state=0).fit(data)
+    drawn = table.sample(2000, given=given, random_state=0)
+    assert np.abs(100 * drawn["part"] / drawn["total"] - drawn["percent"]).max() < 0.0501
+    assert np.std(drawn["percent"]) < 1.3 * data["percent"].std()
+    assert given is None or drawn["part"].min() > 500
 
 
 def test_saved_tables_keep_their_rules(table: kdm.KDMTable, tmp_path: Path) -> None:

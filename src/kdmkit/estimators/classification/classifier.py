@@ -96,6 +96,7 @@ class KDMClassifier(JointClassifier):
         validation_fraction: share of the rows to validate on; used only without a trend.
         max_rows: rows of earlier chunks that `partial_fit` keeps, at least one of every class; None keeps
             all.
+        novelty_rows: rows that the model keeps for `novelty`, also in files; 0 keeps none.
         checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of everything random; an integer makes fits repeatable.
@@ -133,6 +134,7 @@ class KDMClassifier(JointClassifier):
     max_epochs: int | Literal["auto"] = "auto"
     patience: int | None = 40
     max_rows: int | None = 500_000
+    novelty_rows: int = 4096
 
     _kept: KeptRows | None = field(init=False, default=None)
 
@@ -215,6 +217,7 @@ class KDMClassifier(JointClassifier):
             else:
                 module, histories = fit_joint_labels(self, *rows)
             self._keep(module)
+            self._keep_usual(x, weights, labels)
         self._keep_histories(histories)
         self.classes_ = classes
         return len(x)

@@ -13,10 +13,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_number, warn_user
+from kdmkit._core.checks import bad_argument, check_count, check_number, warn_user
 from kdmkit.estimators.common.arrays import Array, CheckedRows
 from kdmkit.estimators.common.arrow import BatchAnswer, answer_rows
 from kdmkit.estimators.common.base import KDMEstimator, TensorAnswer
+from kdmkit.estimators.density.novelty import UsualRows
 from kdmkit.kernels import RBF, Kernel
 from kdmkit.nn import MLP, JointLayer, Predictor, Scaler, make_linear
 from kdmkit.nn.initialize import Sigma
@@ -41,8 +42,20 @@ class JointEstimator(KDMEstimator):
 
     encoder: Any
     sigma: Any
+    #: For `novelty`; None in models of kdmkit 0.2.
+    _usual: UsualRows | None = None
 
     # ---- fitting
+
+    def _keep_usual(self, x: Tensor, weights: Tensor | None, labels: Tensor | None = None) -> None:
+        """Keeps rows for `novelty`; behind a user's encoder their latent vectors."""
+        most = check_count("novelty_rows", vars(self)["novelty_rows"], least=0)
+        labels = torch.zeros(len(x), dtype=torch.long) if labels is None else labels
+        self._usual = UsualRows.of(x, weights, labels, most, self._places) if most else None
+
+    def _places(self, x: Tensor) -> Tensor:
+        """Rows as `novelty` compares them."""
+        return torch.from_numpy(self._rowwise(self.module_.encode, x)) if self._takes_anything else x
 
     @property
     def _takes_anything(self) -> bool:
@@ -85,10 +98,30 @@ class JointEstimator(KDMEstimator):
         if self._takes_anything and self._density_weight() == 0:
             message = (
                 "score_samples: log p(z) was no part of the fit and tells little about novelty; fit with "
-                "generative_weight=1, and normalise the output of an encoder of your own"
+                "generative_weight=1, and normalise the output of an encoder of your own, or ask `novelty`"
             )
             warn_user(message)
         return self._rowwise(self._answers()["score_samples"], x)
+
+    def novelty(self, X: Any) -> Array:
+        """How unusual every row is: a p-value, near 0 for novelties.
+
+        It is the share of training rows whose density, computed without their own components, is as low:
+        `novelty(X) < .05` flags one usual row in twenty. The density has a component at each of up to
+        `novelty_rows` rows of the fit, as `KDMDensity`. It does not use what the model learned: features that
+        tell classes apart may lose what is unusual. Behind an encoder of your own the rows are latent
+        vectors. Labels choose the units of columns (standard deviations, ranges, or one unit for all
+        columns): those with which the density of the other classes tells the rows of each class best. The
+        first call computes the density. p-values below 1/513 are extrapolated, and rank rows.
+
+        Raises:
+            ValueError: for a model of `novelty_rows=0`, and for one that was saved by kdmkit 0.2.
+        """
+        x = self._inputs(X)
+        if self._usual is None:
+            wanted = "a number > 0 in the fit, by this version of kdmkit, for novelty"
+            raise ValueError(bad_argument("novelty_rows", wanted, "no rows"))
+        return self._usual.novelty(self._places(x))
 
     def _density_weight(self) -> float:
         """The weight of log p(z) in the loss behind an encoder, if it can be chosen."""

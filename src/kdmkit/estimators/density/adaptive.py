@@ -48,6 +48,7 @@ def automatic_density(
     x: Float[Tensor, "n d"],
     w: Float[Tensor, " n"],
     *,
+    unit: Float[Tensor, " d"] | None = None,
     sizes: tuple[int, int, int] | None = None,
     verbose: bool = False,
 ) -> DensityLayer:
@@ -60,6 +61,7 @@ def automatic_density(
 
     Args:
         x, w: distinct rows and their weights.
+        unit: s_i in place of the standard deviations.
         sizes: the largest numbers of rows left out, rows of the density and candidate neighbours; None
             decides by the number of columns.
         verbose: whether to show progress.
@@ -68,6 +70,8 @@ def automatic_density(
     q, most, neighbours = sizes or _SIZES[d > _FEW_DIMENSIONS]
     sample = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:most]
     scaler = scaler_without_outliers(x, w, sample)
+    if unit is not None:
+        scaler = Scaler(scaler.shift, unit)
     if len(x) < 2:
         return layer_of_rows(x, w, math.sqrt(2) * scaler.scale)
     z = scaler(x)

@@ -42,6 +42,7 @@ from kdmkit.estimators.density.groups import (
     group_rows,
 )
 from kdmkit.estimators.density.maximum_likelihood import Covariance, fit_likelihood
+from kdmkit.estimators.density.novelty import p_values
 from kdmkit.estimators.density.stacking import NONPARAMETRIC, stacked_density
 from kdmkit.kernels import check_continuous
 from kdmkit.nn import DensityLayer
@@ -217,11 +218,10 @@ class KDMDensity(DensityMixin, KDMEstimator):
         Args:
             rtol: None is exact. Otherwise p(x) is too small by at most this share of it (apart from
                 rounding), and components that contribute nearly nothing are left out: faster if they are many
-                and their bandwidths small. The first such call sorts them (`kdmkit.PreparedKDM`). Components
-                with a covariance of their own are always summed exactly.
+                and their bandwidths small. The first such call sorts them (`kdmkit.PreparedKDM`).
         """
         x = self._rows(X)
-        if rtol is None or not self.module_.kernel("x").is_product:
+        if rtol is None:
             return self._rowwise(self._answers()["score_samples"], x)
         if self._prepared is None or self._prepared[0] is not self.module_:
             self._prepared = self.module_, PreparedKDM(self.kdm_)
@@ -241,8 +241,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """How unusual every row is: the p-value of its log-density, near 0 for novelties.
 
         It is the share of training rows whose density, computed without their own components, is as low:
-        `novelty(X) < .05` flags one usual row in twenty. At most 512 rows are compared, so that p-values
-        are at least about 1/513; `score_samples` ranks rows below that.
+        `novelty(X) < .05` flags one usual row in twenty. At most 512 rows are compared; p-values below
+        1/513 are extrapolated, and rank rows.
 
         Raises:
             ValueError: for a density of `merge`, and for one that was saved by kdmkit 0.2.
@@ -255,9 +255,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         calibration = getattr(self, "_calibration", None)
         if calibration is None:
             raise ValueError(bad_argument("density", "one that was fitted to rows", "one that was merged"))
-        typical, share = calibration
-        below = np.concatenate([[0.0], share.cumsum()])[np.searchsorted(typical, scores, side="right")]
-        return np.asarray((len(share) * below.clip(0, 1) + 1) / (len(share) + 1))
+        return p_values(calibration, scores)
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of log p(x)."""

@@ -93,15 +93,30 @@ class BagLikelihood(nn.Module):
 
 
 class CountLikelihood(nn.Module):
-    """−log p(rows | counts) + log p(rows) of a bag, over the number of its rows: `log_count_likelihood`."""
+    """−log p(rows | counts) + log p(rows) of a bag, over the number of its rows: `log_count_likelihood`.
+
+    With more than two labels it is half the sum over labels, each against all others: a composite likelihood.
+    """
 
     def __init__(self, labels: LabelRatio, bags: Bags) -> None:
         super().__init__()
         self.labels, self.bags = labels, bags
 
-    def forward(self, first: Tensor, size: Tensor, counts: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+    def forward(self, first: Tensor, size: Tensor, counts: Int[Tensor, "b c"]) -> Float[Tensor, " b"]:
         log_ratio, weights = self.bags.answers(self.labels, first, size)
-        return -log_count_likelihood(log_ratio, weights > 0, counts) / size
+        present, log_prior = weights > 0, self.labels.log_prior
+        if counts.shape[1] == 2:
+            return -log_count_likelihood(log_ratio, present, counts[:, 1]) / size
+        used = torch.isfinite(log_prior).nonzero().squeeze(1)
+        log_ratio, log_prior, counts = log_ratio[..., used], log_prior[used], counts[:, used]
+        # log of p(not y|x)/p(not y) for every label y.
+        eye = torch.eye(len(used), dtype=torch.bool, device=log_ratio.device)
+        others = (log_ratio + log_prior).unsqueeze(-2).masked_fill(eye, -torch.inf).logsumexp(-1)
+        others = others - log_prior.masked_fill(eye, -torch.inf).logsumexp(-1)
+        pairs = torch.stack([others, log_ratio], -1).movedim(2, 1).flatten(0, 1)
+        each = present.unsqueeze(1).expand(-1, len(used), -1).flatten(0, 1)
+        total = log_count_likelihood(pairs, each, counts.flatten()).view(counts.shape)
+        return -0.5 * total.sum(1) / size
 
 
 class BagLoss(nn.Module):
@@ -130,18 +145,16 @@ class BagLoss(nn.Module):
         return -(proportions * inside_bag).sum(-1)
 
 
-# ---- exact likelihood of a bag of two labels, given their counts
+# ---- counts
 
 
-def counts_of(proportions: LabelProportions, size: Int[Tensor, " n_bags"]) -> Int[Tensor, " n_bags"]:
-    """The number of rows of each bag with the second of two labels; proportions have to be whole counts."""
-    if proportions.n_classes != 2:
-        raise ValueError(bad_argument("loss", f"'likelihood' for {proportions.n_classes} labels", "'counts'"))
-    counts = proportions.mean[:, 1] * size
-    off = (counts - counts.round()).abs()
+def counts_of(proportions: LabelProportions, size: Int[Tensor, " n_bags"]) -> Int[Tensor, "n_bags c"]:
+    """The number of rows of each bag with each label; proportions have to be whole counts."""
+    counts = proportions.mean * size.unsqueeze(1)
+    off = (counts - counts.round()).abs().amax(1)
     if bool((off > _COUNT_TOLERANCE).any()):
         worst = int(off.argmax())
         wanted = "whole counts of labels in every bag for loss='counts'"
-        got = f"{counts[worst].item():g} of {int(size[worst])} in bag {worst}"
+        got = f"{counts[worst].tolist()} of {int(size[worst])} in bag {worst}"
         raise ValueError(bad_argument("proportions", wanted, got))
     return counts.round().long()

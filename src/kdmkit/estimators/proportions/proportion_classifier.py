@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from kdmkit.estimators.proportions.bag_likelihood import (
     RowLikelihood,
     counts_of,
 )
+from kdmkit.estimators.proportions.bag_networks import FittedNetwork, MeanLogits, SoftLabels, fit_network
 from kdmkit.estimators.proportions.label_proportions import (
     LabelProportions,
     check_bags,
@@ -29,10 +31,11 @@ from kdmkit.estimators.proportions.label_proportions import (
 )
 from kdmkit.kernels import typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
-from kdmkit.nn.scaler import LARGEST_INPUT
-from kdmkit.training import Bags, Rows
+from kdmkit.nn.scaler import LARGEST_INPUT, soft_clip
+from kdmkit.nn.trend import LabelTrend
+from kdmkit.training import Bags, PhasedFit, Rows, encode_rows
 
-Loss = Literal["likelihood", "counts", "proportions"]
+Loss = Literal["auto", "likelihood", "counts", "proportions"]
 # Steps of expectation-maximisation of the proportions of new bags.
 _EM_STEPS = 200
 # Bags per step, if a step needs whole bags.
@@ -43,20 +46,29 @@ _BAGS = 16
 class KDMProportionClassifier(JointClassifier):
     """A classifier of rows learned from bags of rows with label proportions.
 
-    Three ways to learn a joint KDM from a bag with rows x_1 … x_n and label proportions γ:
+    By default (`loss="auto"`) networks learn from the bags, by `"proportions"` and by `"likelihood"`. The
+    better one for held-out bags is kept: that with the larger likelihood of their counts. If there are too
+    few bags to hold some out, it is the first one for bags of at most 64 rows. Without an encoder the network
+    is the trend of the model, p(y|x) = softmax_y(t(x)), as in `KDMClassifier`, beside a KDM of the rows.
+    Behind an encoder, the joint KDM of latent vectors and labels learns the probabilities of the network.
+    Ranges of proportions and polls are learned by `"likelihood"`.
+
+    The other losses learn a joint KDM from a bag with rows x_1 … x_n and label proportions γ:
 
     - `"likelihood"` maximises Σ_j log Σ_y γ_y p(y|x_j)/p(y): the bag's rows are draws from the mixture
       Σ_y γ_y p(x|y) of the classes. Every row counts by itself, so large bags lose no information to their
       mean. p(y) is the mean of γ over the rows of all bags, and also the prior behind `predict_proba`.
-    - `"counts"`, for two labels that were counted: the exact likelihood of the bag's rows given how many of
-      them have each label, log Σ_y Π_j p(y_j|x_j)/p(y_j) over all labels y with these counts. The first way
+    - `"counts"`, for labels that were counted: the exact likelihood of the bag's rows given how many of
+      them have each label, log Σ_y Π_j p(y_j|x_j)/p(y_j) over all labels y with these counts. More than two
+      labels are compared with the others one by one, half the sum of their likelihoods. The first way
       takes labels of a bag for independent; the smaller a bag, the more its counts tell beyond that.
     - `"proportions"` is the paper's Algorithm 4: the bag is an input KDM with one component per row, and its
       inferred label distribution, the mean of p(y|x_j), is fitted to γ.
 
     Args:
-        loss: `"likelihood"`, `"counts"` or `"proportions"`.
-        n_components: `"auto"` is a tenth of the rows, at most 128.
+        loss: `"auto"`, `"likelihood"`, `"counts"` or `"proportions"`.
+        n_components: `"auto"` is a tenth of the rows, at most 128; where the KDM learns from a network behind
+            an encoder, a third, at most 256.
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained on the proportions.
         sigma: starting bandwidth of all dimensions, in units of the features (standardised or not);
             `"auto"` is the mean distance between rows.
@@ -69,6 +81,7 @@ class KDMProportionClassifier(JointClassifier):
             exact; `"auto"` is a sixty-fourth of the rows, between 64 and 512, or 16 bags.
         validation_fraction: of the bags; they choose the best weights. None are held out if that would be
             fewer than eight.
+        novelty_rows: rows that the model keeps for `novelty`, also in files; 0 keeps none.
         checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
@@ -77,7 +90,8 @@ class KDMProportionClassifier(JointClassifier):
     Attributes:
         classes_: 0 … n_classes − 1, the columns of the proportions.
         class_prior_: p(y), the mean of the proportions over the rows that were learned from.
-        history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
+        history_: one entry per epoch; `pretraining_history_` is that of the first phase.
+        loss_: the loss that `"auto"` has chosen, or `loss`.
         module_: the fitted `kdmkit.nn.Predictor`.
 
     >>> rng = np.random.default_rng(0)
@@ -91,12 +105,15 @@ class KDMProportionClassifier(JointClassifier):
     """
 
     _: KW_ONLY
-    loss: Loss = "likelihood"
+    loss: Loss = "auto"
     encoder: Any = None
     sigma: Any = "auto"
     noise: float = 0.2
     standardize: bool = True
     learning_rate: float = 5e-3
+    novelty_rows: int = 4096
+
+    loss_: str = field(init=False)
 
     # ---- fitting
 
@@ -115,18 +132,19 @@ class KDMProportionClassifier(JointClassifier):
                 Dirichlet distribution (for two classes a Beta) with parameters `counted · proportions`.
             validation_bags: ids of the bags to validate on, in place of a random `validation_fraction`.
         """
-        check_choice("loss", self.loss, ("likelihood", "counts", "proportions"))
+        check_choice("loss", self.loss, ("auto", "likelihood", "counts", "proportions"))
         check_number("noise", self.noise, "a number ≥ 0")
         check_flag("standardize", self.standardize)
         X = checked_rows(self, X, allow_nd=self._takes_anything)
         checked = check_label_proportions(proportions, counted)
-        if not checked.exact and self.loss != "likelihood":
-            wanted = "'likelihood' for ranges of proportions or polls"
+        if not checked.exact and self.loss not in ("auto", "likelihood"):
+            wanted = "'auto' or 'likelihood' for ranges of proportions or polls"
             raise ValueError(bad_argument("loss", wanted, repr(self.loss)))
         index = check_bags(bags, len(X), len(checked))
         validation = _check_validation(validation_bags, len(checked))
         with self._seeded():
             self._keep(self._learned(to_tensor(X), index, checked, validation))
+            self._keep_usual(to_tensor(X), None)
         self.classes_ = np.arange(checked.n_classes)
         return self
 
@@ -137,30 +155,40 @@ class KDMProportionClassifier(JointClassifier):
         scalers = self._input_scaler(x, None)
         bags = Bags(self._training_inputs(x, scalers), ids)
         train, validation = self._split(len(proportions), validation)
-        by_row = self.loss == "likelihood" and proportions.exact
-        automatic = isinstance(self.batch_size, str) and self.batch_size == "auto"
         rows = bags.inside(train)
-        m = self._count_components(len(rows), max(2, min(128, len(rows) // 10)))
-        phases = start_phases(
-            self,
-            rows,
-            _objective_rows(self.loss, bags, proportions, train),
-            None if validation is None else _objective_rows(self.loss, bags, proportions, validation),
-            n_components=m,
-            n_outputs=proportions.n_classes,
-            batch_size=_BAGS if automatic and not by_row else None,
-            noise=float(self.noise),
-        )
+        by_network = self.loss == "auto" and proportions.exact
+        few = (256, 3) if by_network and self.encoder is not None else (128, 10)
+        m = self._count_components(len(rows), max(2, min(few[0], len(rows) // few[1])))
         mean = proportions.mean.float()[train].repeat_interleave(bags.size[train], 0)
         prior = mean.mean(0)
+        self.class_prior_ = prior.double().numpy()
+
+        def start(loss: Loss) -> PhasedFit:
+            by_row = loss == "likelihood" and proportions.exact
+            automatic = isinstance(self.batch_size, str) and self.batch_size == "auto"
+            return start_phases(
+                self,
+                rows,
+                _objective_rows(loss, bags, proportions, train),
+                None if validation is None else _objective_rows(loss, bags, proportions, validation),
+                n_components=m,
+                n_outputs=proportions.n_classes,
+                batch_size=_BAGS if automatic and not by_row else None,
+                noise=float(self.noise),
+            )
+
+        self.loss_ = "likelihood" if self.loss == "auto" else self.loss
+        if by_network:
+            return self._by_network(start, bags, proportions, train, validation, scalers)
+        phases = start(self.loss_)
 
         def objective(head: nn.Module) -> nn.Module:
-            if self.loss == "proportions":
+            if self.loss_ == "proportions":
                 return BagLoss(bags, phases.encoder, head)
             labels = LabelRatio(phases.encoder, head, phases.noise, prior)
-            if self.loss == "counts":
+            if self.loss_ == "counts":
                 return CountLikelihood(labels, bags)
-            return RowLikelihood(labels) if by_row else BagLikelihood(labels, bags)
+            return RowLikelihood(labels) if proportions.exact else BagLikelihood(labels, bags)
 
         if phases.dense is not None:
             phases.minimize("pretraining", objective(phases.dense))
@@ -168,10 +196,52 @@ class KDMProportionClassifier(JointClassifier):
         z = phases.encode(rows)
         self._place_components(phases.layer, z, _predicted_labels(mean, phases.dense, z).sqrt())
         phases.minimize("joint", objective(phases.layer))
-        self.class_prior_ = prior.double().numpy()
         self._keep_histories(phases.histories)
         encoder = None if phases.encoder is None else phases.encoder.cpu()
         return Predictor.from_standardized(phases.layer.cpu(), scalers, encoder=encoder)
+
+    def _by_network(
+        self,
+        start: Callable[[Loss], PhasedFit],
+        bags: Bags,
+        proportions: LabelProportions,
+        train: Tensor,
+        validation: Tensor | None,
+        scalers: dict[str, Scaler],
+    ) -> Predictor:
+        """A network by the better of two losses: a trend, or the teacher of a KDM behind its encoder."""
+        rows, prior = bags.inside(train), torch.from_numpy(self.class_prior_).float()
+        is_trend = self.encoder is None
+
+        def network(loss: Any) -> FittedNetwork:
+            phases = start(loss)
+            if phases.encoder is not None and phases.dense is not None:
+                return FittedNetwork(loss, phases.encoder, phases.dense, phases)
+            logits = MeanLogits(rows.shape[1], proportions.n_classes, phases.generator)
+            return FittedNetwork(loss, logits, nn.Identity(), phases)
+
+        if is_trend:
+            bags.x = soft_clip(bags.x)
+        fitted = fit_network(network, bags, proportions, prior, validation)
+        self.loss_, layer = fitted.loss, fitted.phases.layer
+        z = encode_rows(fitted.encoder, soft_clip(rows) if is_trend else rows)
+        with torch.no_grad():
+            probs = fitted.head(z).softmax(-1)
+        self._place_components(layer, rows if is_trend else z, probs.sqrt())
+        if not isinstance(fitted.encoder, MeanLogits):
+            history = self._run(SoftLabels(layer), Rows((z, probs)), None, "joint")
+            self._keep_histories({**fitted.phases.histories, "joint": history})
+            return Predictor.from_standardized(layer, scalers, encoder=fitted.encoder)
+        history = fitted.phases.histories["pretraining"]
+        self._keep_histories({"pretraining": history, "joint": history})
+        scaler, offsets = scalers["x"], torch.zeros(layer.n_components, proportions.n_classes)
+        standardized = Scaler(scaler.shift, scaler.scale)
+        trend = LabelTrend(fitted.encoder.ensemble, None, standardized, offsets, torch.ones(()))
+        module = Predictor.from_standardized(layer.cpu(), scalers, trend=trend)
+        with torch.no_grad():
+            components = module.layer.components
+            components["y"].copy_(trend.probs_at_components(components["x"]).sqrt())
+        return module
 
     def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
         if self.standardize:

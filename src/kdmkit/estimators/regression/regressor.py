@@ -72,6 +72,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
         learning_rate, patience: of the trend, or of all training without one.
         validation_fraction: share of the rows to validate on; used only without a trend.
+        novelty_rows: rows that the model keeps for `novelty`, also in files; 0 keeps none.
         checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
@@ -102,6 +103,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     noise: float = 0.03
     max_epochs: int | Literal["auto"] = "auto"
     patience: int | None = 40
+    novelty_rows: int = 4096
 
     # ---- fitting
 
@@ -118,6 +120,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         with self._seeded():
             module, histories = self._learned(to_tensor(X), targets, weights)
             self._keep(module)
+            self._keep_usual(to_tensor(X), weights)
         self._keep_histories(histories)
         self._flat_target = np.ndim(y) == 1
         return self

@@ -51,7 +51,7 @@ def encode_derived(
     """Adds the codes of a column that is a function of another; what to add to log p of every row.
 
     A row that breaks the rule has log p = −∞, or the logarithm of the share of such rows. If the finer cell
-    alone is missing, the code says in which region it lies.
+    alone is missing, the code says in which region it lies; the code after the last level is an empty cell.
     """
     source, codec = schema.columns[column.source], column.codec
     expected = expected_codes(source, column, Table(values, observed))
@@ -78,8 +78,11 @@ def encode_derived(
     offset[broken] = rare if schema.broken_rules == "rare" else -math.inf
     if is_outcome:  # an empty cell that the finer one determines is as rare as an exception
         offset[~present & is_known & (expected != GONE)] = rare
-    values[column.code] = torch.from_numpy(np.maximum(codes, 0))
-    observed[column.code] = torch.from_numpy(seen)
+    is_empty = np.zeros(raw.n_rows, dtype=bool)
+    if is_outcome and source.presence is None and GONE in codec.steps.codes:
+        is_empty = ~present & ~is_known
+    values[column.code] = torch.from_numpy(np.where(is_empty, len(codec.levels), np.maximum(codes, 0)))
+    observed[column.code] = torch.from_numpy(seen | is_empty)
     return torch.from_numpy(offset)
 
 
@@ -225,6 +228,16 @@ def without_codes(schema: Schema, rows: Table) -> Table:
     )
 
 
+def with_gaps(schema: Schema, rows: Table) -> Table:
+    """The rows with empty cells of derived columns unknown: filled finer cells decide about them."""
+    columns, observed = dict(rows.columns), dict(rows.observed)
+    for column in schema.derived.values():
+        is_level = columns[column.code] < len(column.codec.levels)
+        observed[column.code] = observed[column.code] & is_level
+        columns[column.code] = torch.where(is_level, columns[column.code], 0)
+    return replace(rows, columns=columns, observed=observed)
+
+
 # ---- rows in which a coarser cell is known and the finer one is not
 
 
@@ -271,7 +284,8 @@ def row_groups(schema: Schema, rows: Table, target: Any = None) -> Iterator[RowG
         regions: dict[str, list[Region]] = {}
         for column, code in zip(derived, distinct[:, i].tolist(), strict=False):
             if code != GONE:
-                regions.setdefault(column.source, []).append(column.codec.steps.preimage(OneOf([code])))
+                region = Missing if code == len(column.codec.levels) else OneOf([code])
+                regions.setdefault(column.source, []).append(column.codec.steps.preimage(region))
         part = plain if distinct.shape[1] == 1 else plain.take(index)
         yield RowGroup(
             index, *_inside(schema, part, regions), None if codes is None else codes[index.numpy()]

@@ -33,6 +33,8 @@ _FEWEST_PARTS = 10
 _FIRST_ROWS, _CHANCE_ROWS, _FEW_ROWS = 1000, 200, 16
 # Parts of a sum, digits of a coefficient, columns that are looked at.
 _MOST_PARTS, _DIGITS, _MOST_COLUMNS = 10, 4, 100
+# A formula needs this share of the rows, where it has a value.
+_LEAST_SHARE = 0.25
 # How far a coefficient that is fitted to rounded numbers may lie from a simple one.
 _SLACKS = (0.05, 0.001)
 
@@ -85,7 +87,9 @@ def find_formulas(views: Sequence[NumberView]) -> dict[str, Expression]:
             basis.append(view.name)
             continue
         totals[view.name] = parts
-        formulas[view.name] = search.shortened(view, parts, totals)
+        expression = search.shortened(view, parts, totals)
+        if len(expression.names) <= _MOST_PARTS:
+            formulas[view.name] = expression
     for name in search.by_fineness(basis):
         for expression in search.products(name):
             if not _depends(name, expression.names, formulas):
@@ -101,7 +105,7 @@ def _complete(views: Sequence[NumberView]) -> tuple[list[NumberView], np.ndarray
     there, chosen = np.ones(n, bool), []
     for view in views:
         both = there & ~np.isnan(view.numbers)
-        if both.sum() >= max(_FEWEST_ROWS, 0.25 * n):
+        if both.sum() >= max(_FEWEST_ROWS, _LEAST_SHARE * n):
             there = both
             chosen.append(view)
     return chosen, np.flatnonzero(there)
@@ -154,13 +158,15 @@ class _Search:
             least = max(0.6 * view.half_step, 3 * off.max(), 1e-6 * np.abs(target).max())
             is_part = adds > least
             if is_part.all():
-                break
+                return self._rounded(view, dict(zip(names, coefficients, strict=True)))
             names = [name for name, keep in zip(names, is_part, strict=True) if keep]
             scales = scales[is_part]
-        if not names or len(names) > _MOST_PARTS:
-            return None
+        return None
+
+    def _rounded(self, view: NumberView, coefficients: Mapping[str, float]) -> dict[str, float] | None:
+        """The multiples with simple coefficients, if all rows keep their sum."""
         for slack in _SLACKS:
-            parts = {name: _nice(size, slack) for name, size in zip(names, coefficients, strict=True)}
+            parts = {name: _nice(size, slack) for name, size in coefficients.items()}
             if self._holds(view, linear(parts)):
                 return parts
         return None
@@ -188,7 +194,7 @@ class _Search:
         return (2 if wide else 1.001) * (view.half_step + rounded) + exact
 
     def _holds(self, view: NumberView, expression: Expression) -> bool:
-        """Whether all rows keep a formula, and chance would not."""
+        """Whether all rows keep a formula where it has a value, and chance would not."""
         if not expression.names:
             return False
         target, value = self.all[view.name], expression.value(self.all)
@@ -197,9 +203,14 @@ class _Search:
             step = self.views[name].half_step
             if step and (step < WHOLE_STEP or is_linear(expression)):
                 moved = {**self.all, name: self.all[name] + step}
-                tolerance = tolerance + np.abs(expression.value(moved) - value)
+                with np.errstate(invalid="ignore"):  # no value less no value
+                    tolerance = tolerance + np.abs(expression.value(moved) - value)
         tolerance = tolerance * (1 + 1e-6) + 1e-6 * np.maximum(np.abs(target), np.abs(value))
-        if not bool(np.isfinite(value).all() and (np.abs(value - target) <= tolerance).all()):
+        there = np.isfinite(value)
+        if there.sum() < max(_FEWEST_ROWS, _LEAST_SHARE * len(there)):
+            return False
+        target, value, tolerance = target[there], value[there], tolerance[there]
+        if (np.abs(value - target) > tolerance).any():
             return False
         rows = np.random.default_rng(1).permutation(len(target))[:_CHANCE_ROWS]
         _, once = np.unique(value[rows], return_index=True)

@@ -83,6 +83,13 @@ def _is_circular(name: str, expression: Expression, chosen: Mapping[str, Express
     return False
 
 
+def _log_spread(cells: RawColumn) -> float:
+    """The standard deviation of log |x| among numbers other than 0."""
+    numbers = np.abs(as_numbers(cells))
+    numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
+    return float(np.log(numbers).std()) if len(numbers) else 0.0
+
+
 class RowRules:
     """The rules of a table that its tree does not keep by itself: orders and formulas.
 
@@ -93,6 +100,7 @@ class RowRules:
 
     def __init__(self, schema: Any, avoided: Collection[str] = ()) -> None:
         self.schema = schema
+        self.avoided = avoided
         self.rules = [rule for rule in schema.rules if isinstance(rule, OrderRule | FormulaRule)]
         self.plan, _ = plan(schema, self.rules, avoided)
 
@@ -109,6 +117,36 @@ class RowRules:
         return [column for column in self.schema.derived.values() if column.source in names]
 
     # ---- new rows
+
+    def drawn(self, cells: Cells) -> dict[str, RawColumn]:
+        """`computed` of drawn rows, in which the widest factor of every product is computed before.
+
+        A ratio of two drawn numbers is wider than the ratios in the data: the drawn ratio and one of the
+        numbers give the other number, and the rounded numbers the ratio.
+        """
+        solved: dict[str, RawColumn] = {}
+        used: set[str] = set()
+        for target, expression in self.plan.items():
+            if target not in cells or is_linear(expression):
+                continue
+            ways = {name: expression.solved(name, Reference(target)) for name in expression.names}
+            free = [
+                name
+                for name, way in ways.items()
+                if way is not None
+                and name not in used
+                and name not in self.plan
+                and name not in self.avoided
+                and _is_computable(self.schema.columns[name])
+            ]
+            widest = max([target, *free], key=lambda name: _log_spread(cells[name]))
+            used |= {target, *expression.names}
+            way = ways.get(widest)
+            if way is not None:
+                cells_of_way = {**cells, **solved}
+                there = ~cells[widest].missing
+                solved[widest] = self.filled(widest, way, cells_of_way, there)
+        return {**solved, **self.coarser_cells(solved), **self.computed({**cells, **solved})}
 
     def computed(self, cells: Cells) -> dict[str, RawColumn]:
         """The cells of columns that formulas compute; missing ones stay missing.

@@ -56,11 +56,12 @@ def with_rules(schema: Schema, frame: RawFrame, wanted: Any, broken_rules: str) 
     views = views_of(schema.modelled, raw.columns)
     if schema.missing == "unknown":
         views = {name: view for name, view in views.items() if not view.column.missing}
-    given = [
+    every = [
         read_rule(text, schema.columns, n_rows=0, exceptions=0, is_given=True)
         for text in texts
         if text != AUTO
     ]
+    given = list({str(rule): rule for rule in every}.values())
     functions = [_checked_function(rule, schema, views) for rule in given if isinstance(rule, FunctionRule)]
     others = [_checked(rule, schema, raw.columns) for rule in given if not isinstance(rule, FunctionRule)]
     pairs = _closed([(rule.source, rule.target) for rule in functions])
@@ -182,9 +183,19 @@ def _checked(rule: Rule, schema: Schema, cells: Mapping[str, RawColumn]) -> Rule
     if isinstance(rule, OrderRule) and columns[0].order_kind != columns[1].order_kind:
         got = " and ".join(f"{column.name!r} ({column.kind})" for column in columns)
         raise ValueError(bad_argument(place, "two columns of one kind", got))
+    if isinstance(rule, FormulaRule):
+        _check_value(place, rule, cells)
     counted: Rule = _counted(rule, schema, cells)
     _check_share(place, counted)
     return counted
+
+
+def _check_value(place: str, rule: FormulaRule, cells: Mapping[str, RawColumn]) -> None:
+    """Raises if a formula divides by 0 in all rows."""
+    there = np.logical_and.reduce([~cells[name].missing for name in rule.columns])
+    value = rule.expression.value({name: as_numbers(cells[name]) for name in rule.expression.names})
+    if there.any() and not (there & np.isfinite(value)).any():
+        raise ValueError(bad_argument(place, "a formula that has a value in some rows", "a division by 0"))
 
 
 def _check_share(place: str, rule: Rule) -> None:
@@ -198,17 +209,26 @@ def _check_together(schema: Schema, given: Sequence[Rule], cells: Mapping[str, R
     """Raises if rules that the user gave contradict each other, or compute columns from themselves."""
     for rule in given:
         if isinstance(rule, OrderRule) and (path := _path(rule.high, rule.low, given)):
-            got = ", ".join(map(repr, map(str, [rule, *path])))
-            raise ValueError(bad_argument("rules", "rules that do not contradict each other", got))
-    texts = {str(rule) for rule in given}
-    circular = [str(rule) for rule in plan(schema, schema.rules)[1] if str(rule) in texts]
-    if circular:
-        wanted = "formulas of which each computes another column, none from itself"
-        raise ValueError(bad_argument("rules", wanted, f"{circular[0]!r}, which is circular"))
+            wanted = "rules that do not contradict each other"
+            raise ValueError(bad_argument("rules", wanted, _listed([rule, *path])))
     kept = ~np.logical_or.reduce([rule.broken(schema, cells) for rule in given] or [np.zeros(1, bool)])
+    idle = [rule for rule in plan(schema, schema.rules)[1] if rule.is_given]
+    if idle:
+        others = [rule for rule in given if isinstance(rule, FormulaRule) and rule.target == idle[0].target]
+        wanted, got = "formulas of which each computes another column, none from itself", ""
+        if len(others) < 2:
+            got = f"{str(idle[0])!r}, which is circular"
+        elif kept.any():
+            got = f"two formulas for {idle[0].target!r}, {_listed(others)}"
+        if got:
+            raise ValueError(bad_argument("rules", wanted, got))
     if not kept.any():
-        got = ", ".join(map(repr, map(str, given)))
+        got = f"contradictory ones, {_listed(given)}"
         raise ValueError(bad_argument("rules", "rules that a row can keep together", got))
+
+
+def _listed(rules: Sequence[Rule]) -> str:
+    return ", ".join(repr(str(rule)) for rule in rules)
 
 
 def _path(start: str, end: str, rules: Sequence[Rule], seen: tuple[str, ...] = ()) -> list[OrderRule]:

@@ -208,9 +208,14 @@ def choose_sources(pairs: Sequence[tuple[str, str]], views: Mapping[str, View]) 
     for fine, coarse in pairs:
         determined.setdefault(coarse, []).append(fine)
 
+    def rank(name: str) -> tuple[Any, ...]:
+        # With exceptions, or missing cells, a finer column may have fewer levels.
+        finer = [fine for fine in determined.get(name, ()) if name not in determined.get(fine, ())]
+        return (len(finer), *_rank(views[name]))
+
     sources: dict[str, str] = {}
     roots: list[str] = []
-    for name in sorted(views, key=lambda name: _rank(views[name])):
+    for name in sorted(views, key=rank):
         finer = [root for root in roots if root in determined.get(name, ())]
         if finer:
             sources[name] = min(finer, key=lambda root: views[root].n_levels)

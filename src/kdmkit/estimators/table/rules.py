@@ -149,20 +149,20 @@ class FormulaRule(Rule):
 
     def broken(self, schema: Any, cells: Mapping[str, RawColumn]) -> np.ndarray:
         numbers = {name: as_numbers(cells[name]) for name in self.columns}
-        wanted = self.expression.value(numbers)
-        off = np.abs(numbers[self.target] - wanted)
-        # Every cell may be rounded by half a step; whole numbers in products are exact.
-        tolerance, is_sum = half_step(schema.columns[self.target]), is_linear(self.expression)
-        for name in self.expression.names:
-            step = half_step(schema.columns[name])
-            if step and (is_sum or step < WHOLE_STEP):
-                tolerance = tolerance + np.abs(
-                    self.expression.value({**numbers, name: numbers[name] + step}) - wanted
-                )
-        rounding = max(relative_error(schema.columns[name]) for name in self.columns)
-        sizes = [np.abs(numbers[name]) for name in self.columns]
-        tolerance = tolerance * (1 + 1e-6) + rounding * np.maximum(np.abs(wanted), sizes[0])
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # where a division has no value
+            wanted = self.expression.value(numbers)
+            off = np.abs(numbers[self.target] - wanted)
+            # Every cell may be rounded by half a step; whole numbers in products are exact.
+            tolerance, is_sum = half_step(schema.columns[self.target]), is_linear(self.expression)
+            for name in self.expression.names:
+                step = half_step(schema.columns[name])
+                if step and (is_sum or step < WHOLE_STEP):
+                    tolerance = tolerance + np.abs(
+                        self.expression.value({**numbers, name: numbers[name] + step}) - wanted
+                    )
+            rounding = max(relative_error(schema.columns[name]) for name in self.columns)
+            size = np.abs(numbers[self.target])
+            tolerance = tolerance * (1 + 1e-6) + rounding * np.maximum(np.abs(wanted), size)
             return np.asarray(np.isfinite(wanted) & (off > tolerance))
 
 

@@ -17,16 +17,17 @@ export function remembered() {
   const valid = ([, condition]) => condition !== null && typeof condition === "object"
     && (condition.missing === true || Array.isArray(condition.values) || (condition.range !== null && typeof condition.range === "object"));
   const target = values.get("target");
-  return { model: values.get("model"), given: Object.fromEntries(Object.entries(given).filter(valid)), target: target === "" ? null : target ?? undefined };
+  return { model: values.get("model"), query: values.get("ask") ?? "", given: Object.fromEntries(Object.entries(given).filter(valid)), target: target === "" ? null : target ?? undefined };
 }
 
-/** Puts a question into the address; another one than before is a step that the back button undoes. */
-export function remember(model, given, target) {
+/** Puts a question into the address, with what is asked in text; another one than before is a step that the back button undoes. */
+export function remember(model, given, target, query = "") {
   const values = new URLSearchParams();
   if (token !== null) values.set("token", token);
   values.set("model", model);
   if (Object.keys(given).length) values.set("given", JSON.stringify(given));
   if (target !== undefined) values.set("target", target ?? "");
+  if (query) values.set("ask", query);
   const hash = `#${values}`;
   if (hash === location.hash) return;
   const before = read();

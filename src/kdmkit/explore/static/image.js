@@ -22,7 +22,7 @@ class ImageView {
       return { bar, share, node: el("li", { "data-label": String(label) }, el("span", { class: "name", text: String(label) }), el("span", { class: "bars" }, bar), share) };
     });
     this.novelty = el("p", { class: "novelty" });
-    this.gauge = el("div", { class: "gauge", role: "img" }, el("span", { class: "needle" }));
+    this.gauge = el("div", { class: "gauge", role: "img", "aria-label": "Nothing is drawn" }, el("span", { class: "needle" }));
     this.labels = el("div", { class: "labels", role: "group", "aria-label": "Labels" }, ...model.classes.map((label) => el("button", {
       type: "button", text: String(label), "aria-pressed": "false", click: (event) => this.pick(label, event.currentTarget),
     })));
@@ -76,6 +76,7 @@ class ImageView {
       row.node.classList.remove("best");
     }
     this.gauge.classList.add("off");
+    this.gauge.setAttribute("aria-label", "Nothing is drawn");
     write(this.novelty, "Draw with the mouse or a finger.");
   }
 

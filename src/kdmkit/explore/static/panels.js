@@ -80,6 +80,16 @@ export class TreePanel {
   }
 }
 
+/** What holds in all rows, or in almost all. */
+export class RulesPanel {
+  constructor(rules) {
+    const items = rules.map(({ text, rows, exceptions }) => el("li", {}, el("code", { text }),
+      el("span", { class: "share", text: exceptions ? `${exceptions} of ${rows} rows break it` : "" })));
+    this.node = panel("What always holds", rules.length <= 6, el("ul", { class: "rules" }, ...items),
+      el("p", { class: "muted unit", text: "a -> b: each value of a has one value of b" }));
+  }
+}
+
 /** Rows that are drawn given what is known. */
 export class DrawsPanel {
   constructor(ask) {
@@ -210,7 +220,8 @@ export class TextPanel {
 
   show(texts) {
     write(this.python.code, texts.python);
-    write(this.shell.code, texts.shell);
+    this.shell.node.hidden = texts.shell === undefined;
+    write(this.shell.code, texts.shell ?? "");
   }
 
   async copy(code, button) {

@@ -10,8 +10,11 @@ const WORD = /(?:`[^`]*|[\p{L}\p{N}_.]*)$/u;
 const isPlain = (name) => /^[\p{L}_][\p{L}\p{N}_.-]*$/u.test(name);
 
 export class QueryBox {
-  constructor(model) {
+  /** `changed()` is called when another question was asked. */
+  constructor(model, changed) {
     this.model = model;
+    this.changed = changed;
+    this.asked = "";
     this.columns = new Map(model.columns.map((column) => [column.name, column]));
     this.list = el("ul", { class: "completions", role: "listbox", id: "completions", "aria-label": "Names and levels", hidden: true });
     this.input = el("input", {
@@ -87,20 +90,39 @@ export class QueryBox {
 
   // ---- answers
 
-  async ask(event) {
+  ask(event) {
     event.preventDefault();
     this.close();
     const text = this.input.value.trim();
     if (!text) return;
+    this.show(text);
+    this.changed();
+  }
+
+  /** What the address says: the question is asked, or taken away. */
+  put(text) {
+    if (text === this.asked) return;
+    this.input.value = text;
+    if (text) this.show(text);
+    else {
+      this.asked = "";
+      this.answer.hidden = true;
+    }
+  }
+
+  async show(text) {
+    this.asked = text;
     const query = /^P\s*\(/i.test(text) ? text : `P(${text})`;
     this.answer.hidden = false;
     this.answer.classList.remove("problem");
     try {
       const { query: asked, ...numbers } = await askModel(this.model.name, "/ask", { query });
+      if (text !== this.asked) return;
       this.answer.replaceChildren(el("b", { text: asked }), el("dl", {}, ...Object.entries(numbers).flatMap(([name, value]) => [
         el("dt", { text: KEYS[name] ?? name }), el("dd", { text: shown(value) }),
       ])));
     } catch (error) {
+      if (text !== this.asked) return;
       this.answer.classList.add("problem");
       this.answer.replaceChildren(el("pre", {}));
       write(this.answer.firstChild, error.message);

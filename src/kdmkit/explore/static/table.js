@@ -4,7 +4,7 @@ import { askModel, tell } from "./api.js";
 import { Card } from "./card.js";
 import { remember, remembered } from "./address.js";
 import { el, newest, set, write } from "./dom.js";
-import { DrawsPanel, NextPanel, RowPanel, TextPanel, TreePanel } from "./panels.js";
+import { DrawsPanel, NextPanel, RowPanel, RulesPanel, TextPanel, TreePanel } from "./panels.js";
 import { QueryBox } from "./query.js";
 import { conditionText } from "./values.js";
 
@@ -46,6 +46,8 @@ class TableView {
     this.panels = {
       next: new NextPanel(ask), tree: new TreePanel(ask, !this.isWide), draws: new DrawsPanel(ask), row: new RowPanel(ask), text: new TextPanel(),
     };
+    if (model.rules.length) this.panels.rules = new RulesPanel(model.rules);
+    this.query = new QueryBox(model, () => this.remember());
     this.place = el("section", { class: "cards", "aria-label": "Columns" });
     this.observer = new IntersectionObserver((entries) => this.watch(entries), { rootMargin: "400px" });
     for (const column of model.columns) this.addSlot(column);
@@ -54,7 +56,7 @@ class TableView {
     }
     this.none = el("p", { class: "left-out", role: "status", hidden: true, text: "No column has this name." });
     this.place.append(this.none);
-    root.append(new QueryBox(model).node, summary, el("div", { class: "layout" },
+    root.append(this.query.node, summary, el("div", { class: "layout" },
       el("div", {}, this.toolbar(), this.place),
       el("aside", { class: "side", "aria-label": "More questions" }, ...Object.values(this.panels).map((panel) => panel.node))));
     this.update = newest(() => this.answer());
@@ -221,7 +223,8 @@ class TableView {
 
   /** What the address says: when the page is opened, and on the way back. */
   async restore() {
-    const { given, target } = remembered();
+    const { given, target, query } = remembered();
+    this.query.put(query);
     await this.load(Object.keys(given));
     for (const name of Object.keys(given)) this.card(name);
     this.mark(this.columns.has(target) ? target : target === null ? null : this.model.targets[0] ?? null, false);
@@ -265,8 +268,12 @@ class TableView {
   }
 
   paused(given) {
-    remember(this.model.name, Object.fromEntries(this.given), this.target);
+    this.remember();
     this.answerHeld(given);
+  }
+
+  remember() {
+    remember(this.model.name, Object.fromEntries(this.given), this.target, this.query.asked);
   }
 
   /** The columns that are known in part: asked for once the person pauses. */

@@ -16,6 +16,8 @@ from kdmkit.ops.terms.base import Roles, Term, common_dtype
 _CENTRE_SAMPLE = 32
 # The largest ‖s_j ∘ c_j‖² that is expanded in float64: the error of scores is about 1e-9 then.
 _LARGEST_EXPANDED = 1e7
+# The largest (‖x_i‖ + ‖c_j‖)²·‖g_jk‖² of projections in float32: the error of scores is 4e-6 then.
+_LARGEST_SINGLE = 32.0
 # The smallest s_j² that is: smaller ones underflow.
 _LEAST_PRECISION = 1e-290
 
@@ -253,7 +255,8 @@ class LowRankDistance(Term):
 
     With s² = 1/σ² and the directions g of `whitened_factors` it is −(x − c)ᵀ(diag(σ²) + F·Fᵀ)⁻¹(x − c), by
     Woodbury's identity: d·(2 + r) products for a pair, in float64 on every device, since the two sums nearly
-    cancel along the factors.
+    cancel along the factors. On a CPU, projections g·(x − c) of float32 points are in float32 if the error of
+    scores remains below 4e-6.
 
     Args:
         query: x, of shape `(*lead, n, d)`.
@@ -304,7 +307,8 @@ class LowRankDistance(Term):
         x, c = x - centre, c - centre
         scales, c = torch.broadcast_tensors(scales, c)
         if x.ndim == c.ndim == directions.ndim == 2 and only_reverse_mode():
-            scores = _Scores.apply(x, c, scales, directions)
+            is_single = self.dtype == torch.float32 and x.device.type == "cpu" and _is_near(x, c, directions)
+            scores = _Scores.apply(torch.float32 if is_single else torch.float64, x, c, scales, directions)
         else:
             scores = _composed(x, c, scales, directions)
         if x.device.type != "cpu" or not only_reverse_mode():
@@ -321,8 +325,7 @@ class LowRankDistance(Term):
 
 def _composed(x: Tensor, c: Tensor, scales: Tensor, directions: Tensor) -> Float[Tensor, "*lead n m"]:
     """The scores by operations that can be differentiated any number of times."""
-    precision = scales.square()
-    weighted = precision * c
+    weighted = (precision := scales.square()) * c
     scores = torch.matmul(torch.cat([x.square(), x], -1), torch.cat([-precision, 2 * weighted], -1).mT)
     for along in directions.split(c.shape[-1], -1):
         at_centre = (along * c).sum(-1).unsqueeze(-2)
@@ -330,47 +333,61 @@ def _composed(x: Tensor, c: Tensor, scales: Tensor, directions: Tensor) -> Float
     return scores - (weighted * c).sum(-1).unsqueeze(-2)
 
 
+@torch.no_grad()
+def _is_near(x: Tensor, c: Tensor, directions: Tensor) -> bool:
+    """Whether projections in float32 change scores by less than 4e-6.
+
+    Their error is below ε·(‖x‖ + ‖c‖)·‖g‖, that of their squares (‖x‖ + ‖c‖)·‖g‖ times twice as much.
+    """
+    reach = sum(points.square().sum(-1).amax().sqrt() for points in (x, c))
+    longest = directions.unflatten(-1, (-1, c.shape[-1])).square().sum(-1).amax()
+    return bool(longest * reach**2 <= _LARGEST_SINGLE)
+
+
 class _Scores(torch.autograd.Function):
     """`_composed` of matrices with explicit gradients: few matrices of the scores' size exist."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, c: Tensor, scales: Tensor, directions: Tensor) -> Tensor:
-        precision = scales.square()
-        weighted = precision * c
-        # Constants are columns of the products: adding them would pass over the scores once more.
+    def forward(ctx: Any, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
+        x, c, scales, directions = inputs
+        weighted = (precision := scales.square()) * c
         bias = (weighted * c).sum(-1, keepdim=True).neg_()
+        # Constants are columns of the products: adding them would pass over the scores once more.
         features = torch.cat([x.square(), torch.ones_like(x[:, :1]), x], -1)
         scores = features @ torch.cat([precision.neg_(), bias, weighted.mul_(2)], -1).mT
-        projections = []
+        places, projections, total = features[:, x.shape[1] :].to(dtype), list[Tensor](), None
         for along in directions.split(c.shape[-1], -1):
             offset = (along * c).sum(-1, keepdim=True).neg_()
-            projections.append(features[:, x.shape[1] :] @ torch.cat([offset, along], -1).mT)
-            scores.addcmul_(projections[-1], projections[-1])
-        ctx.save_for_backward(x, c, scales, directions, features, *projections)
+            projections.append(places @ torch.cat([offset, along], -1).to(dtype).mT)
+            total = projections[-1].square() if total is None else total + projections[-1].square()
+        if total is not None:
+            scores.add_(total)
+        ctx.save_for_backward(*inputs, features, places, *projections)
         return scores
 
     @staticmethod
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
-        x, c, scales, directions, features, *projections = ctx.saved_tensors
-        needs, d = ctx.needs_input_grad, c.shape[-1]
+        x, c, scales, directions, features, places, *projections = ctx.saved_tensors
+        needs, d = ctx.needs_input_grad[1:], c.shape[-1]
         if torch.is_grad_enabled():
-            return _differentiated_again((x, c, scales, directions), needs, slopes)
+            return None, *_differentiated_again((x, c, scales, directions), needs, slopes)
         # Products with the transposed points on the left are the faster ones.
         by_square, total, by_x = (features.mT @ slopes).mT.split([d, 1, d], -1)
         precision, offset = scales.square(), by_x - total * c
         by_query = 2 * (slopes @ (precision * c) - x * (slopes @ precision)) if needs[0] else None
         by_c = precision.mul_(2).mul_(offset)
         by_scales = (by_x + offset).mul_(c).sub_(by_square).mul_(scales).mul_(2)
+        slopes = slopes.to(places.dtype)
         by_directions, weighted = torch.empty_like(directions), torch.empty_like(slopes)
         pairs = zip(directions.split(d, -1), by_directions.split(d, -1), projections, strict=True)
         for along, by_along, projection in pairs:
             torch.mul(slopes, projection, out=weighted)
-            sums, products = (features[:, d:].mT @ weighted).mT.split([1, d], -1)
+            sums, products = (places.mT @ weighted).mT.to(c).split([1, d], -1)
             by_along.copy_(products).addcmul_(sums, c, value=-1).mul_(2)
             by_c.addcmul_(sums, along, value=-2)
             if by_query is not None:
-                by_query.addmm_(weighted, along, alpha=2)
-        return by_query, by_c, by_scales, by_directions
+                by_query.add_((weighted @ along.to(weighted)).to(by_query), alpha=2)
+        return None, by_query, by_c, by_scales, by_directions
 
 
 def _differentiated_again(

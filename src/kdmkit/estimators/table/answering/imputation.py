@@ -16,7 +16,7 @@ from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
 from kdmkit.estimators.table.codecs.numbers import as_numbers
 from kdmkit.estimators.table.column import Column
-from kdmkit.estimators.table.derived import row_groups
+from kdmkit.estimators.table.derived import row_groups, with_gaps
 from kdmkit.estimators.table.expressions import is_in_range
 from kdmkit.estimators.table.frames.cells import joined
 from kdmkit.estimators.table.frames.read import RawFrame
@@ -43,7 +43,7 @@ class Imputer:
     def __init__(self, engine: TableEngine, X: Any, missing: str = "outcome") -> None:
         self.engine, self._empty = engine, missing
         self.raw: RawFrame = engine.schema.marked(X)
-        self.rows: Table = engine.schema.encode(self.raw, missing=missing)
+        self.rows: Table = with_gaps(engine.schema, engine.schema.encode(self.raw, missing=missing))
         read = engine.schema.read(self.raw).columns if engine.schema.rules else {}
         self._read = {name: cells for name, cells in read.items() if name in engine.schema.columns}
         is_open = {name: self.raw.columns[engine.schema.source_of(name)].missing for name in self._read}

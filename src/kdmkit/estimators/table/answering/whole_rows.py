@@ -151,7 +151,7 @@ class RowSampler:
     def _cells(self, rows: Mapping[str, Tensor], names: Collection[str]) -> dict[str, RawColumn]:
         """The cells of some columns, those of `self._rules` among them, with computed ones."""
         cells = decoded_cells(self.schema, rows, names)
-        return cells | (self._rules.computed(cells) if self._rules else {})
+        return cells | (self._rules.drawn(cells) if self._rules else {})
 
 
 def decoded_cells(schema: Schema, rows: Mapping[str, Tensor], names: Collection[str]) -> dict[str, RawColumn]:
