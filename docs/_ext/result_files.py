@@ -63,7 +63,10 @@ def find_table(name: str, heading: str | None) -> Table:
 
 
 def missed() -> Table:
-    """Every target in the result files that was missed, with what was measured; development lists aside."""
+    """Every target in the result files that was missed or not run, with what was measured.
+
+    Development lists are left out.
+    """
     rows = []
     for path in sorted(RESULTS.glob("*.md")):
         for table in read_tables(path.name):
@@ -72,8 +75,10 @@ def missed() -> Table:
             place = table.columns.index("target")
             for row in table.rows:
                 cell = dict(zip(table.columns, row, strict=True))
-                if cell["met"].startswith("no") and row[0] != "development":
-                    rows.append([path.stem, ": ".join(row[:place]), cell["target"], cell["measured"]])
+                is_missed = cell["met"].startswith("no") and bool(cell["target"])
+                if is_missed and row[0] != "development":
+                    measured = cell["measured"] or cell["met"]
+                    rows.append([path.stem, ": ".join(row[:place]), cell["target"], measured])
     return Table("", ["file", "what", "target", "measured"], rows)
 
 

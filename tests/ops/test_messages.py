@@ -178,6 +178,35 @@ def test_distinct_rows_agree_with_all_rows(to: int, sharpness: float, repeats: i
         close(one, other, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("sharpness", [1.0, 400.0])
+@pytest.mark.parametrize("to", [0, 2, 5])
+def test_rows_that_agree_stay_together_without_gradients(
+    sharpness: float, to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs of groups that occur are few at the first nodes, and many at the root."""
+    monkeypatch.setattr("kdmkit.ops.messages.passing._FEW", 0)  # one message at a time
+    rows = 300
+    index = torch.stack([torch.arange(rows) % 4, torch.arange(rows) // 90, torch.arange(rows) // 3])
+    scores: list[Any] = [normal(rows, K, seed=10), *[None] * 6]
+    for node, number in ((1, 0), (2, 2), (3, 1), (4, 0), (5, 2), (6, 1)):
+        scores[node] = Indexed(normal(int(index[number].max()) + 1, K, seed=30 + node), index[number])
+    scores[4] = normal(1, K, seed=20)
+    scores[3].distinct[1, 0] = -torch.inf
+    for root in (scores[0], normal(1, K, seed=11), Indexed(normal(4, K, seed=12), index[0])):
+        scores[0] = root
+        tables = Tables.stacked(stack(sharpness).detach())
+        with torch.no_grad():
+            beta, shift = collect(PARENTS, scores, tables, to)
+        plain, plain_shift = collect(
+            PARENTS,
+            [score.expanded() if isinstance(score, Indexed) else score for score in scores],
+            tables,
+            to,
+        )
+        assert beta.shape == (rows, K)
+        close(beta + shift.unsqueeze(-1), plain + plain_shift.unsqueeze(-1), rtol=1e-12, atol=1e-12)
+
+
 def test_distinct_rows_of_a_tree_of_one_node() -> None:
     score = Indexed(normal(2, K, seed=1).requires_grad_(), torch.tensor([1, 0, 1]))
     beta, _ = collect([-1], [score], Tables((), (None,), ()))

@@ -122,6 +122,40 @@ def reproduce_tables(
     show_report(partial(experiment.summarize, output, tables=tables) if only_report else run)
 
 
+@app.command("table-versions")
+def reproduce_table_versions(
+    before: Annotated[Path, typer.Option(help="The source of the earlier version, 0.2.0 or later.")] = Path(
+        "src"
+    ),
+    output: Output = Path("results"),
+    dataset: Datasets = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds, from 0.")] = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """log p of test rows on the second list of tables, by this version and by an earlier one."""
+    from kdmlab.tables import versions
+
+    chosen: Any = {"datasets": dataset or (), "seeds": seeds, "fresh": fresh}
+    run = partial(versions.run, output, before=before, **chosen)
+    show_report(partial(versions.summarize, output) if only_report else run)
+
+
+@app.command("table-points")
+def reproduce_table_points(
+    output: Output = Path("results"),
+    dataset: Datasets = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds, from 0.")] = 5,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Tables with one hard point each: dates, many columns, numbers that boosted trees predict."""
+    from kdmlab.tables import points
+
+    run = partial(points.run, output, datasets=dataset or (), seeds=seeds, fresh=fresh)
+    show_report(partial(points.summarize, output) if only_report else run)
+
+
 @app.command("density")
 def reproduce_density(
     output: Output = Path("results"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kdmkit import KDMTable
-from kdmkit.training import TREE_RECIPE
+from kdmkit.training import TABLE_RECIPE, TARGET_RECIPE, TREE_RECIPE
 from kdmlab.tables.data import Array, Rows, count, is_missing
 
 #: Table models by what is not default.
@@ -18,60 +19,15 @@ KDM, INDEPENDENT, REAL = "kdm", "independent", "real"
 TARGETS = "kdm-targets"
 
 
-#: The defaults of `KDMTable.fit`, as lines of results record them. They change together with the library's.
-_FIT: dict[str, Any] = {
-    "rows_per_component": 14,
-    "components_per_root": 1.5,
-    "most_components": 256,
-    "fine_share": 0.4,
-    "fine_components_per_root": 2.0,
-    "shrinkage": 0.05,
-    "fewest_shrinkage": 0.1,
-    "most_shrinkage": 5.0,
-    "independent_shrinkage": 1e3,
-    "fading": 0.0,
-    "masking_fading": 2.0,
-    "averaging": 0.1,
-    "batches": 8,
-    "smallest_batch": 64,
-    "largest_batch": 1024,
-    "rate": 0.2,
-    "schedule": "cosine",
-    "betas": [0.9, 0.95],
-    "centre_step": 2.0,
-    "epochs": 14,
-    "fewest_steps": 200,
-    "most_rows": 384_000,
-    "tolerance": 0.05,
-    "start_rows": 100_000,
-}
-#: Those of a fit with targets, where they differ.
-_FIT_OF_TARGETS: dict[str, Any] = {
-    "rows_per_component": 16,
-    "components_per_root": 1.0,
-    "fewest_shrinkage": 1.0,
-    "most_shrinkage": 20.0,
-    "independent_shrinkage": 20.0,
-    "averaging": 0.2,
-    "smallest_batch": 256,
-    "largest_batch": 256,
-    "rate": 0.1,
-    "schedule": "one-cycle",
-    "betas": [0.9, 0.999],
-    "centre_step": None,
-    "epochs": 20,
-    "fewest_steps": 400,
-    "target_preference": 5.0,
-    "target_weight": 10.0,
-}
-
-
 def settings(method: str) -> dict[str, Any]:
     """Settings of a method: a line with other settings is outdated. Peers have their defaults."""
     if method not in (*TABLES, TARGETS):
         return {}
-    table = {**_FIT, **(_FIT_OF_TARGETS if method == TARGETS else {})}
-    recipe = {"table": table, "tree": asdict(TREE_RECIPE)}
+    if method == TARGETS:
+        table = asdict(TARGET_RECIPE)
+    else:  # what is for targets changes nothing
+        table = {name: v for name, v in asdict(TABLE_RECIPE).items() if not name.startswith("target_")}
+    recipe = json.loads(json.dumps({"table": table, "tree": asdict(TREE_RECIPE)}))  # as a line has it
     return {"recipe": recipe, **TABLES.get(method, {})}
 
 

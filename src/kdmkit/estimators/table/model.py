@@ -16,7 +16,6 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrays import split_index
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.table.derived import code_variables, without_codes
-from kdmkit.estimators.table.recipe import TABLE_RECIPE, TARGET_RECIPE, TableRecipe
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import TreeLayer
 from kdmkit.nn.pair_information import PairInformation, pair_information
@@ -29,6 +28,7 @@ from kdmkit.training import (
     tree_options,
 )
 from kdmkit.training.seeds import derive_seed
+from kdmkit.training.table_recipe import TABLE_RECIPE, TARGET_RECIPE, TableRecipe
 from kdmkit.training.tree_fit import edge_concentrations
 
 

@@ -14,7 +14,7 @@ from kdmkit._core.runtime import keep_freed_memory, only_reverse_mode
 from kdmkit._core.tensors import broadcast, compute_dtype, full_precision
 from kdmkit.ops.messages.edge_tables import MessageStep, Tables, schedule
 from kdmkit.ops.messages.plain import collect_plainly, max_product, pass_plainly
-from kdmkit.ops.messages.summed import Collect, pass_both_ways, pass_messages
+from kdmkit.ops.messages.summed import Collect, collect_groups, pass_both_ways, pass_messages
 
 # Scores of one node for which a call costs more than its numbers.
 _FEW = 1 << 15
@@ -107,7 +107,10 @@ def collect(
         keep_freed_memory()
         index = [score.index if isinstance(score, Indexed) else None for score in scores]
         rows, lead = _all_rows(scores)
-        beta, shift = Collect.apply(steps, to, index, replace(tables, stacks=()), *rows, *tables.stacks)
+        if torch.is_grad_enabled() or any(len(step.sources) > 1 for step in steps):
+            beta, shift = Collect.apply(steps, to, index, replace(tables, stacks=()), *rows, *tables.stacks)
+        else:
+            beta, shift = collect_groups(steps, to, rows, index, tables)
     return _with_lead(beta, lead), _with_lead(shift, lead).squeeze(-1)
 
 

@@ -30,6 +30,8 @@ from kdmkit.ops.recomputed import differentiable_gradients
 
 # Numbers in memory at once when sums are computed again.
 _EXACT_NUMBERS = 1 << 22
+# Pairs of groups of rows are looked for if at most so many times as many as rows are possible.
+_PAIRS_PER_ROW = 8
 
 
 @dataclass
@@ -86,6 +88,55 @@ def pass_messages(
         if sent is not None:
             sent.append(kept)
     return beta, shift
+
+
+def collect_groups(
+    steps: Sequence[MessageStep],
+    to: int,
+    scores: Sequence[Any],
+    index: Sequence[Int[Tensor, " r"] | None],
+    tables: Tables,
+) -> tuple[Float[Tensor, "r k"], Float[Tensor, "r 1"]]:
+    """β of one node and the shift, without gradients: rows that agree at and below a node stay together.
+
+    Args:
+        steps: of one message each.
+        index: as in `pass_messages`.
+    """
+    beta, groups, weights = list(scores), list(index), tables.weights
+    shift: Tensor = next(score for score in beta if score is not None).new_zeros(1, 1)
+    for step in steps:
+        (source,), (target,) = step.sources, step.targets
+        (message,), (top,), _ = send(step, beta, tables.stacks[step.stack], weights[step.stack])
+        shift = shift + _of_rows(top, groups[source])
+        beta[source] = None
+        received = message, groups[source]
+        before = beta[target], groups[target]
+        beta[target], groups[target] = received if before[0] is None else _joined(before, received)
+    return _of_rows(beta[to], groups[to]), shift
+
+
+#: Values, and the number of the value that every row has; None if all rows have one, or share one.
+_Grouped = tuple[Any, Any]
+
+
+def _joined(a: _Grouped, b: _Grouped) -> _Grouped:
+    """The sums of values of all rows: those of the pairs that occur if these are few."""
+    (first, of_first), (second, of_second) = a, b
+    for values, group, others in ((first, of_first, of_second), (second, of_second, of_first)):
+        if group is None and values.shape[0] == 1:
+            return first + second, others
+    if of_first is not None and of_second is not None:
+        n_first, n_second = len(first), len(second)
+        if n_first * n_second <= _PAIRS_PER_ROW * len(of_first):
+            pair = of_first * n_second + of_second
+            occurs = torch.zeros(n_first * n_second, dtype=torch.bool, device=pair.device)
+            occurs[pair] = True
+            pairs = occurs.nonzero().squeeze(-1)
+            if 2 * len(pairs) <= len(pair):
+                together = first.index_select(0, pairs // n_second) + second.index_select(0, pairs % n_second)
+                return together, (occurs.cumsum(0) - 1)[pair]
+    return _of_rows(first, of_first) + _of_rows(second, of_second), None
 
 
 def _of_rows(values: Float[Tensor, "u k"], index: Int[Tensor, " r"] | None) -> Float[Tensor, "r k"]:
