@@ -1,0 +1,125 @@
+"""The report: targets, and every table with the processor seconds and the score of every method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdmlab.common import Claim, Part, Report, Row, claims_table, markdown_table, provenance, select
+from kdmlab.pace.data import TABLES, Kind
+from kdmlab.pace.measure import BOOSTING, EFFORTS, FOLDS, LINEAR, OLD, PEERS
+
+Values = NDArray[np.float64]
+#: The score of a kind that ranks methods; smaller is better.
+SCORE: dict[Kind, str] = {"classifier": "log_loss", "regressor": "rmse"}
+_NAMES = {"log_loss": "log-loss", "rmse": "RMSE", "nll": "NLL", "fit": "seconds"}
+# The largest median of ratios to boosting, and the largest increase of the mean log-loss.
+_PACE: dict[Kind, dict[str, float]] = {
+    "classifier": {"default": 5, "fast": 2},
+    "regressor": {"default": 8, "fast": 3},
+}
+_LOSS = {"default": 0.002, "fast": 0.015}
+# A table is behind a linear model where its score is larger by this share.
+_BEHIND = 1.05
+
+
+def report(rows: Sequence[Row], part: Part) -> Report:
+    """The measured tables of a part, and what is asked of them."""
+    claims, sections = [], []
+    for kind in TABLES:
+        lines = select(rows, kind=kind)
+        if lines:
+            claims += _claims(lines, kind, part)
+            sections += [f"## {kind.capitalize()}s", _table(lines, kind, part)]
+    notes = (
+        claims_table(claims, ".4g"),
+        *sections,
+        f"Means of {FOLDS} shuffled folds: score and processor seconds of the fit in one thread; all methods of "
+        "a fold are measured one after the other in one run. Ratios are those of a method's mean seconds to those of boosting, by "
+        "table. Differences are paired, table by table, ± their standard errors over tables. RMSE is in standard deviations of the "
+        "targets, and NLL that of targets in this unit. Peers are scikit-learn's histogram boosting, random forest, and "
+        "logistic or ridge regression behind a scaler, all with their default settings.",
+        provenance(rows),
+        f"Written by `kdmlab reproduce pace --part {part}` from the lines in `pace-{part}.jsonl`.",
+    )
+    return Report(f"The pace of fits: {part} tables", notes=notes)
+
+
+def _claims(rows: Sequence[Row], kind: Kind, part: Part) -> list[Claim]:
+    claims = []
+    for effort in EFFORTS:
+        ratios = list(_values(rows, kind, part, effort, "fit") / _values(rows, kind, part, BOOSTING, "fit"))
+        middle = [float(np.nanmedian(ratios))] if np.isfinite(ratios).any() else []
+        what = f"{kind}, {effort}"
+        claims.append(
+            Claim(f"{what}: median ratio of seconds to boosting", middle, most=_PACE[kind].get(effort))
+        )
+        for score in ("log_loss",) if kind == "classifier" else ("rmse", "nll"):
+            gaps = _values(rows, kind, part, effort, score) - _values(rows, kind, part, OLD, score)
+            gaps = gaps[np.isfinite(gaps)]
+            if len(gaps):
+                error = float(gaps.std(ddof=1) / np.sqrt(len(gaps))) if len(gaps) > 1 else 0.0
+                most = _LOSS.get(effort) if kind == "classifier" else (error if effort != "best" else None)
+                label = f"{what}: mean {_NAMES[score]} less that of {OLD} (± {error:.4f})"
+                claims.append(Claim(label, list(gaps), most=most, runs=len(TABLES[kind][part])))
+        behind = _values(rows, kind, part, effort, SCORE[kind]) / _values(
+            rows, kind, part, LINEAR, SCORE[kind]
+        )
+        behind = behind[np.isfinite(behind)]
+        if len(behind):
+            count = [float((behind > _BEHIND).sum())]
+            label = f"{what}: tables more than 5 % behind a linear model in {_NAMES[SCORE[kind]]}"
+            claims.append(Claim(label, count, most=0 if effort != "best" else None))
+        ranks = _ranks(rows, kind, part, effort)
+        if len(ranks):
+            claims.append(
+                Claim(f"{what}: mean rank in {_NAMES[SCORE[kind]]} among it and the three peers", list(ranks))
+            )
+    return claims
+
+
+def _ranks(rows: Sequence[Row], kind: Kind, part: Part, effort: str) -> Values:
+    scores = np.array([_values(rows, kind, part, m, SCORE[kind]) for m in (effort, *PEERS[kind])])
+    complete = scores[:, np.isfinite(scores).all(0)]
+    return np.asarray(1.0 + (complete[1:] < complete[0]).sum(0))
+
+
+def _table(rows: Sequence[Row], kind: Kind, part: Part) -> str:
+    methods = [m for m in (*EFFORTS, *PEERS[kind], OLD) if select(rows, method=m)]
+    scores = (SCORE[kind],) if kind == "classifier" else ("rmse", "nll")
+    columns = {(m, s): _values(rows, kind, part, m, s) for m in methods for s in (*scores, "fit")}
+    cells = [
+        [table, *(_cell([columns[m, s][i] for s in scores], columns[m, "fit"][i]) for m in methods)]
+        for i, table in enumerate(TABLES[kind][part])
+    ]
+    means = [
+        _cell([np.nanmean(columns[m, s]) for s in scores], np.nanmean(columns[m, "fit"])) for m in methods
+    ]
+    seconds = columns.get((BOOSTING, "fit"))
+    ratios = (
+        [""] * len(methods)
+        if seconds is None
+        else [f"{np.nanmedian(columns[m, 'fit'] / seconds):.1f}" for m in methods]
+    )
+    named = " / ".join(_NAMES[s] for s in (*scores, "fit"))
+    heading = [f"table ({named})", *methods]
+    return markdown_table(
+        heading, [*cells, ["mean", *means], ["median ratio of seconds to boosting", *ratios]]
+    )
+
+
+def _cell(scores: Sequence[float], seconds: float) -> str:
+    if not np.isfinite(seconds):
+        return ""
+    return " / ".join([*(f"{score:.3f}" for score in scores if np.isfinite(score)), f"{seconds:.2f}"])
+
+
+def _values(rows: Sequence[Row], kind: Kind, part: Part, method: str, value: str) -> Values:
+    """The mean over folds by table; NaN where nothing was measured."""
+    means = []
+    for table in TABLES[kind][part]:
+        some = [row[value] for row in select(rows, method=method, table=table) if value in row]
+        means.append(np.mean(some) if some else np.nan)
+    return np.array(means)

@@ -1,0 +1,68 @@
+"""Effort: how much computation a fit may take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kdmkit._core.checks import check_choice
+
+#: The parameter `effort` of estimators.
+EffortName = Literal["fast", "default", "best"]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Settings of fits, chosen on development tables: `docs/decisions.md`.
+
+    Args:
+        n_members: of an ensemble.
+        hidden: the widths of a member's layers.
+        patience: steps of an ensemble without improvement; None is 40 epochs.
+        steps: of an ensemble, at most.
+        bandwidth_steps: of a joint KDM of residuals.
+        has_offsets: whether a classifier learns offsets of the logits about each component.
+        most_components: of a non-parametric density; near rows are merged beyond that. None is one for every row.
+    """
+
+    n_members: int
+    hidden: tuple[int, ...]
+    patience: int | None
+    steps: int
+    bandwidth_steps: int
+    has_offsets: bool = False
+    most_components: int | None = None
+
+
+EFFORTS: dict[EffortName, Effort] = {
+    "fast": Effort(6, (32, 32), 60, 600, 30, most_components=4096),
+    "default": Effort(8, (64, 64), 150, 1500, 60),
+    "best": Effort(16, (64, 64), None, 4000, 200, has_offsets=True),
+}
+# Epochs without improvement, at least, and if no number of steps is given.
+_FEWEST_EPOCHS, _EPOCHS = 3, 40
+
+
+def effort_of(estimator: Any) -> Effort:
+    """The settings of an estimator's fit; checks its parameter."""
+    return EFFORTS[check_choice("effort", estimator.effort, list(EFFORTS))]
+
+
+def patience_of(estimator: Any, steps_per_epoch: int) -> int | None:
+    """Epochs without improvement after which the fit of an ensemble ends.
+
+    Args:
+        estimator: its `patience` is a number of epochs, None or `"auto"`.
+        steps_per_epoch: of the ensemble.
+    """
+    if not isinstance(estimator.patience, str):
+        return estimator.patience if estimator.patience is None else int(estimator.patience)
+    steps = effort_of(estimator).patience
+    return _EPOCHS if steps is None else min(_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(steps / steps_per_epoch)))
+
+
+def count_members(estimator: Any) -> int:
+    """The number of members of an estimator's ensemble."""
+    given = estimator.n_members
+    return effort_of(estimator).n_members if isinstance(given, str) else int(given)
