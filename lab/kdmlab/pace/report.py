@@ -36,11 +36,11 @@ def report(rows: Sequence[Row], part: Part) -> Report:
     notes = (
         claims_table(claims, ".4g"),
         *sections,
-        f"Means of {FOLDS} shuffled folds: score and processor seconds of the fit in one thread; all methods of "
-        "a fold are measured one after the other in one run. Ratios are those of a method's mean seconds to those of boosting, by "
-        "table. Differences are paired, table by table, ± their standard errors over tables. RMSE is in standard deviations of the "
-        "targets, and NLL that of targets in this unit. Peers are scikit-learn's histogram boosting, random forest, and "
-        "logistic or ridge regression behind a scaler, all with their default settings.",
+        f"Means of {FOLDS} shuffled folds: score and processor seconds of the fit in one thread. Methods of "
+        "a fold are measured one after the other in one run. Ratios are those of mean seconds, by table. "
+        "Differences are paired, ± their standard errors over tables. RMSE is in standard deviations of the "
+        "targets, and NLL that of targets in this unit. Peers are scikit-learn's histogram boosting, random "
+        "forest, and logistic or ridge regression behind a scaler, with their default settings.",
         provenance(rows),
         f"Written by `kdmlab reproduce pace --part {part}` from the lines in `pace-{part}.jsonl`.",
     )

@@ -31,7 +31,8 @@ def run(
     Args:
         folder: where the results are and go.
         part: which tables.
-        methods: efforts, `boosting`, `forest`, `linear` or `0.2.0`; none: all of them, the last one only with `old`.
+        methods: efforts, `boosting`, `forest`, `linear` or `0.2.0`; none: all of them, the last one only
+            with `old`.
         settings: a name of what is tried, on development tables. The report has the last lines of a method.
         old: the folder with the source of kdmkit 0.2.0.
         fresh: whether to measure again what was measured before.

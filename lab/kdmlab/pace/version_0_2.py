@@ -1,6 +1,7 @@
 """A program for kdmkit 0.2.0: fits estimators to arrays of files and writes their answers to other files.
 
-It imports nothing of the laboratory, which needs the present version. Every line of standard input is a task in JSON.
+It imports nothing of the laboratory, which needs the present version. Every line of standard input is a
+task in JSON.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Steps whose gradients the objective writes out: without autograd, and with all parameters in two tensors."""
+"""Steps without autograd: the objective writes out its gradients, and two tensors hold all parameters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class WritesGradients(Protocol):
         """The parameters with their names."""
 
     def with_gradients(self, *rows_and_share: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The losses of rows, and the gradients of Σ_i share_i·loss_i by the trainable parameters in their order.
+        """The losses of rows, and the gradients of Σ_i share_i·loss_i by the trainable parameters.
 
         The last argument is the share of every row.
         """
 
 
 class FlatParameters:
-    """The trainable parameters of an objective as parts of one tensor, and their gradients as parts of another.
+    """The trainable parameters of an objective as parts of one tensor, their gradients as parts of another.
 
     An optimizer then updates two tensors, one with and one without weight decay, in place of dozens.
 

@@ -13,8 +13,8 @@ from torch.optim.swa_utils import AveragedModel
 from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import Kernel
 from kdmkit.nn import DrawingModule, Draws, KDMLayer
-from kdmkit.training.direct import FlatParameters, WritesGradients
 from kdmkit.training.devices import Proxy, Replayed, can_replay, prepare
+from kdmkit.training.direct import FlatParameters, WritesGradients
 from kdmkit.training.fit_arguments import FitOptions, Rows
 from kdmkit.training.seeds import is_replayable
 
@@ -136,7 +136,7 @@ class Steps:
             self._move()
 
     def _can_write(self) -> bool:
-        """Whether steps do without autograd: on a CPU, by one process, without options that need the modules."""
+        """Whether steps can do without autograd: on a CPU, by one process, without checkpoints."""
         options, accelerator = self.options, self.accelerator
         plain = options.precision == "no" and options.checkpoint_dir is None and options.averaging is None
         one = accelerator.device.type == "cpu" and accelerator.num_processes == 1

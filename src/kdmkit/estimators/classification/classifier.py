@@ -51,8 +51,8 @@ class KDMClassifier(JointClassifier):
     By default the label distributions follow a trend: π_j(y|x) = softmax_y(t(x) + c_j), with
 
     - the logits t: the mean of an ensemble of networks that hold out different rows, at a temperature that is
-      fitted to held-out rows. Each network starts from a logistic regression and replaces it only if it is better
-      on held-out rows;
+      fitted to held-out rows. Each network starts from a logistic regression and replaces it only if it is
+      better on held-out rows;
     - offsets c_j, which correct the logits about each component. They are 0 unless `effort="best"` or
       `generative_weight` is given: they then learn, with the bandwidths, from logits of members that have not
       seen the row;
@@ -66,8 +66,9 @@ class KDMClassifier(JointClassifier):
         trend: `"mlp"`; None for the joint KDM alone; `"auto"` is `"mlp"` for `"discriminative"` without an
             encoder. Fewer than 8 rows have no trend.
         effort: how much computation a fit about a trend may take; a given parameter goes before it.
-            `"default"` has 8 members in at most 1,500 steps, and no offsets; `"fast"`, for loops and large tables, has
-            6 narrower members in at most 600 steps; `"best"` has 16 members in up to 4,000 steps, and offsets.
+            `"default"` has 8 members in at most 1,500 steps, and no offsets; `"fast"`, for loops and large
+            tables, has 6 narrower members in at most 600 steps; `"best"` has 16 members in up to 4,000
+            steps, and offsets.
         n_members: of the ensemble; two of them hold out each row. `"auto"` is chosen by `effort`.
         memory: whether rows may be remembered. They are only if that lowers the leave-one-out log-loss
             significantly; the model then contains up to 20,000 rows.

@@ -22,8 +22,8 @@ from kdmkit.estimators.common.clusters import (
 )
 from kdmkit.estimators.common.cross_fit import FittedEnsemble, fit_ensemble, trend_options
 from kdmkit.estimators.common.effort import effort_of
-from kdmkit.estimators.common.member_losses import label_losses
 from kdmkit.estimators.common.leave_one_out import search_memory
+from kdmkit.estimators.common.member_losses import label_losses
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, LabelTrend, Predictor, ResidualMemory, Scaler
 from kdmkit.nn.scaler import LARGEST_INPUT, normalized_weights, soft_clip

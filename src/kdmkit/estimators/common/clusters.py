@@ -193,10 +193,10 @@ def maximize_density(
     weights: Float[Tensor, " n"] | None,
     generator: torch.Generator,
 ) -> list[dict[str, float]]:
-    """Sets the bandwidths of x to those that maximise Σ_i w_i·log p(x_i), every row judged by clusters without it.
+    """Sets the bandwidths of x to those that maximise Σ_i w_i·log p(x_i) by clusters without the row.
 
-    By EM: with r_ij ∝ p_j·k²(x_i, x_j), the variance σ²/2 of a column is the mean of r_ij·(x_i − x_j)², drawn to its
-    start by the prior of `with_priors`. Many rows are represented by a sample.
+    By EM: with r_ij ∝ p_j·k²(x_i, x_j), the variance σ²/2 of a column is the mean of r_ij·(x_i − x_j)²,
+    drawn to its start by the prior of `with_priors`. Many rows are represented by a sample.
 
     Returns:
         One entry per step: its number, and the loss −Σ_i w_i·log p(x_i) / Σ_i w_i before it.

@@ -66,7 +66,7 @@ class CrossFitting(nn.Module):
     def with_gradients(
         self, x: Float[Tensor, "n d"], y: Tensor, holds_out: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
     ) -> tuple[Float[Tensor, " n"], tuple[Tensor, ...]]:
-        """The losses of a step, and the gradients of Σ_i share_i·loss_i by the ensemble's parameters in their order."""
+        """The losses of a step, and the gradients of Σ_i share_i·loss_i by the ensemble's parameters."""
         self.move_average(on_device=False)
         answers, saved = self.ensemble.answers_of_step(x)
         losses, slopes = self.loss.with_slopes(answers, y.unsqueeze(1))

@@ -23,7 +23,8 @@ class Effort:
         steps: of an ensemble, at most.
         bandwidth_steps: of a joint KDM of residuals.
         has_offsets: whether a classifier learns offsets of the logits about each component.
-        most_components: of a non-parametric density; near rows are merged beyond that. None is one for every row.
+        most_components: of a non-parametric density; near rows are merged beyond that. None is one for
+            every row.
     """
 
     n_members: int

@@ -33,9 +33,10 @@ def start_linear(
     holds_out: Bool[Tensor, "n k"],
     loss: MemberLoss,
 ) -> None:
-    """Sets the linear part of every member to a ridge regression, or a logistic one, on the rows that it learns from.
+    """Sets the linear part of every member to a regression, for labels a logistic one, with a ridge penalty.
 
-    The penalty is that with the smallest loss of held-out rows. No linear part, as at the start, competes.
+    A member's regression is fitted to the rows that it learns from.
+    The penalty is that with the smallest loss of held-out rows. No linear part competes, too.
 
     Args:
         ensemble: its biases of the last layer are the first constants.

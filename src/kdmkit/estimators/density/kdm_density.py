@@ -64,9 +64,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
             Components may be narrow where values repeat, which a likelihood rewards: for rounded columns and
             to rank novelties take `"nonparametric"`, which is also what fewer than 30 distinct rows or a
             given `sigma` mean.
-        effort: `"fast"` merges near samples into at most 4,096 groups, which become the components, as `partial_fit`
-            does (not with `"likelihood"`): scores of many samples then take a fraction of the time. `"default"` and
-            `"best"` are the same.
+        effort: `"fast"` merges near samples into at most 4,096 groups, which become the components, as
+            `partial_fit` does (not with `"likelihood"`): scores of many samples then take a fraction of the
+            time. `"default"` and `"best"` are the same.
         n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
         covariance: the shape of the likelihood's kernel: one bandwidth (`"spherical"`), one per dimension
             (`"diag"`), or a full metric (`"full"`), the same for all components.

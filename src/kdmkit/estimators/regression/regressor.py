@@ -43,8 +43,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)), with
 
     - the trend f: the mean of an ensemble of networks that hold out different rows, plus, if rows nearly
-      repeat, a memory of the residuals of similar rows. Each network starts from a ridge regression and replaces it
-      only if it is better on held-out rows;
+      repeat, a memory of the residuals of similar rows. Each network starts from a ridge regression and
+      replaces it only if it is better on held-out rows;
     - a joint KDM of rows and residuals, with components (x_j, c_j) and weights w_j(x) ∝ p_j·k²(x, x_j). It
       learns from residuals of members that have not seen the row, and its bandwidths by leave-one-out. So no
       part of the model is judged by its own training data;
@@ -59,8 +59,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` without an
             encoder. Fewer than 8 rows, or constant targets, have no trend.
         effort: how much computation a fit about a trend may take; a given parameter goes before it.
-            `"default"` has 8 members in at most 1,500 steps; `"fast"`, for loops and large tables, has 6 narrower
-            members in at most 600 steps; `"best"` has 16 members in up to 4,000 steps.
+            `"default"` has 8 members in at most 1,500 steps; `"fast"`, for loops and large tables, has 6
+            narrower members in at most 600 steps; `"best"` has 16 members in up to 4,000 steps.
         n_members: of the ensemble; two of them hold out each row. `"auto"` is chosen by `effort`.
         memory: whether the trend may have a residual memory: the mean of the non-parametric KDM of rows and
             residuals. It is used only if it lowers the leave-one-out squared error significantly, as it does
@@ -77,8 +77,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         max_epochs: `"auto"` is 300 and no more steps than `effort` allows; 100 without a trend.
         learning_rate: of the trend, or of all training without one.
         patience: epochs without improvement on held-out rows, after which training stops. `"auto"` is 40 with
-            `effort="best"` and without a trend; otherwise 150 steps, or 60 with `effort="fast"`, but between 3 and 40
-            epochs.
+            `effort="best"` and without a trend; otherwise 150 steps, or 60 with `effort="fast"`, but
+            between 3 and 40 epochs.
         validation_fraction: share of the rows to validate on; used only without a trend.
         checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.clusters import (
+    PRIOR_X,
     Clusters,
     bandwidth_settings,
     log_bandwidths,
-    PRIOR_X,
     scores_without_row,
     weighted_squares,
     with_priors,
@@ -298,7 +298,7 @@ class LeaveOneOut(nn.Module):
         log_weight_without: Float[Tensor, " n"],
         share: Float[Tensor, " n"],
     ) -> tuple[Float[Tensor, " n"], tuple[Tensor, ...]]:
-        """`forward`, and the gradients of Σ_i share_i·loss_i by the contraction and the bandwidths of x and y."""
+        """`forward`, and the gradients of Σ_i share_i·loss_i by contraction, bandwidths of x, those of y."""
         layer, alpha = self.layer, self.generative_weight
         sigma_x, sigma_y = layer.kernel("x").learned_bandwidth, layer.kernel("y").learned_bandwidth
         scores, log_density = scores_without_row(layer, x, member_of, x_without, log_weight_without)
