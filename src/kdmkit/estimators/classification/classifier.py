@@ -66,9 +66,8 @@ class KDMClassifier(JointClassifier):
         trend: `"mlp"`; None for the joint KDM alone; `"auto"` is `"mlp"` for `"discriminative"` without an
             encoder. Fewer than 8 rows have no trend.
         effort: how much computation a fit about a trend may take; a given parameter goes before it.
-            `"default"` has 8 members in at most 1,500 steps, and no offsets; `"fast"`, for loops and large
-            tables, has 6 narrower members in at most 600 steps; `"best"` has 16 members in up to 4,000
-            steps, and offsets.
+            `"default"` has 8 members and at most 1,500 steps; `"fast"`, for loops and large tables, has 6
+            narrow members and at most 600 steps; `"best"` has 16 members, up to 4,000 steps, and offsets.
         n_members: of the ensemble; two of them hold out each row. `"auto"` is chosen by `effort`.
         memory: whether rows may be remembered. They are only if that lowers the leave-one-out log-loss
             significantly; the model then contains up to 20,000 rows.
@@ -99,7 +98,7 @@ class KDMClassifier(JointClassifier):
         max_epochs: `"auto"` is 300 and no more steps than `effort` allows; 100 without a trend.
         learning_rate: `"auto"` is .003 for the trend, .01 without one.
         patience: epochs without improvement on held-out rows, after which training stops. The best weights
-            are kept. `"auto"` is 40 with `effort="best"` and without a trend; otherwise 150 steps, or 60 with
+            are kept. `"auto"` is 40 with `effort="best"` and without a trend; otherwise 100 steps, or 60 with
             `effort="fast"`, but between 3 and 40 epochs.
         validation_fraction: share of the rows to validate on; used only without a trend.
         max_rows: rows of earlier chunks that `partial_fit` keeps, at least one of every class; None keeps

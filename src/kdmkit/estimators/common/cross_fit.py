@@ -140,7 +140,7 @@ def fit_ensemble(
     *,
     start: Float[Tensor, " outputs"],
     n_members: int,
-    hidden: tuple[int, ...],
+    hidden: list[int],
     loss: MemberLoss,
     labels: Int[Tensor, " n"] | None = None,
     generator: torch.Generator,
@@ -250,7 +250,7 @@ def trend_options(estimator: Any, n: int, **changes: Any) -> dict[str, Any]:
     }
     return {
         "n_members": count_members(estimator),
-        "hidden": effort.hidden,
+        "hidden": effort.hidden(n),
         "generator": estimator._torch_generator(),
         "run": partial(estimator._run, description="trend", **settings, **changes),
     }

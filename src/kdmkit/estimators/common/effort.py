@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from kdmkit._core.checks import check_choice
 
+_MANY_ROWS = 2000
 #: The parameter `effort` of estimators.
 EffortName = Literal["fast", "default", "best"]
 
@@ -18,7 +19,7 @@ class Effort:
 
     Args:
         n_members: of an ensemble.
-        hidden: the widths of a member's layers.
+        width: of a member's two hidden layers; `width_of_many` with 2,000 rows and more.
         patience: steps of an ensemble without improvement; None is 40 epochs.
         steps: of an ensemble, at most.
         bandwidth_steps: of a joint KDM of residuals.
@@ -28,18 +29,23 @@ class Effort:
     """
 
     n_members: int
-    hidden: tuple[int, ...]
+    width: int
+    width_of_many: int
     patience: int | None
     steps: int
     bandwidth_steps: int
     has_offsets: bool = False
     most_components: int | None = None
 
+    def hidden(self, n: int) -> list[int]:
+        """The widths of a member's hidden layers, for n rows."""
+        return 2 * [self.width if n < _MANY_ROWS else self.width_of_many]
+
 
 EFFORTS: dict[EffortName, Effort] = {
-    "fast": Effort(6, (32, 32), 60, 600, 30, most_components=4096),
-    "default": Effort(8, (64, 64), 150, 1500, 60),
-    "best": Effort(16, (64, 64), None, 4000, 200, has_offsets=True),
+    "fast": Effort(6, 32, 32, 60, 600, 30, most_components=8192),
+    "default": Effort(8, 32, 64, 100, 1500, 60),
+    "best": Effort(16, 64, 64, None, 4000, 200, has_offsets=True),
 }
 # Epochs without improvement, at least, and if no number of steps is given.
 _FEWEST_EPOCHS, _EPOCHS = 3, 40

@@ -41,6 +41,7 @@ from kdmkit.estimators.density.groups import (
     automatic_density_of_groups,
     density_of_groups,
     group_rows,
+    merged_density,
 )
 from kdmkit.estimators.density.maximum_likelihood import Covariance, fit_likelihood
 from kdmkit.estimators.density.stacking import NONPARAMETRIC, stacked_density
@@ -64,9 +65,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
             Components may be narrow where values repeat, which a likelihood rewards: for rounded columns and
             to rank novelties take `"nonparametric"`, which is also what fewer than 30 distinct rows or a
             given `sigma` mean.
-        effort: `"fast"` merges near samples into at most 4,096 groups, which become the components, as
-            `partial_fit` does (not with `"likelihood"`): scores of many samples then take a fraction of the
-            time. `"default"` and `"best"` are the same.
+        effort: `"fast"` merges near samples into at most 8,192 groups, which become the components of the
+            method `"nonparametric"`: scores of many samples then take a fraction of the time. `"default"` and
+            `"best"` are the same.
         n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
         covariance: the shape of the likelihood's kernel: one bandwidth (`"spherical"`), one per dimension
             (`"diag"`), or a full metric (`"full"`), the same for all components.
@@ -149,7 +150,11 @@ class KDMDensity(DensityMixin, KDMEstimator):
         in_groups = self.method != "likelihood" or isinstance(rows, GroupedRows)
         kept = group_rows(rows, self.max_rows) if in_groups else rows.at_most(self.max_rows)
         if self.method != "likelihood" and isinstance(kept, GroupedRows):
-            self._learn_groups(kept)
+            with self._seeded():
+                layer, sample = self._of_groups(kept), kept.sample
+                x, w = torch.from_numpy(sample.X).double(), torch.from_numpy(sample.weights)
+                self._calibration = leave_one_out_scores(layer, x, w).numpy()
+                self._keep(layer)
         else:
             sample = rows.sample if isinstance(rows, GroupedRows) else rows
             self._learn(sample.X, sample.sample_weight)
@@ -167,12 +172,6 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
     def _learn(self, X: Array, sample_weight: Any) -> int:
         """Fits the density to checked rows; returns the number of rows of positive weight."""
-        most = effort_of(self).most_components
-        if most is not None and self.method != "likelihood":
-            groups = group_rows(KeptRows.of(X, None, sample_weight, np.random.default_rng(0)), most)
-            if isinstance(groups, GroupedRows):
-                self._learn_groups(groups)
-                return groups.n_seen
         weights, X = weighted_rows(sample_weight, X)
         x = to_tensor(X).double()
         with self._seeded():
@@ -195,15 +194,11 @@ class KDMDensity(DensityMixin, KDMEstimator):
         rows, w = merge_rows(x, weights)
         x = x[rows]
         if self._sigma_is_automatic:
-            return automatic_density(x, w, verbose=bool(self.verbose))
-        return layer_of_rows(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
-
-    def _learn_groups(self, rows: GroupedRows) -> None:
-        with self._seeded():
-            layer, sample = self._of_groups(rows), rows.sample
-            x, w = torch.from_numpy(sample.X).double(), torch.from_numpy(sample.weights)
-            self._calibration = leave_one_out_scores(layer, x, w).numpy()
-            self._keep(layer)
+            layer = automatic_density(x, w, verbose=bool(self.verbose))
+        else:
+            layer = layer_of_rows(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
+        most = effort_of(self).most_components
+        return layer if most is None or len(x) <= most else merged_density(layer, x, w, most)
 
     def _of_groups(self, rows: GroupedRows) -> DensityLayer:
         self.history_, self.method_, self.method_scores_ = [], {NONPARAMETRIC: 1.0}, {}
