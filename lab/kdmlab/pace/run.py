@@ -57,9 +57,9 @@ def tasks(part: Part, settings: str = SETTINGS, old: Path | None = None) -> list
             },
             partial(measure, kind, table, fold, method, old),
         )
+        for fold in range(FOLDS)
         for kind in KINDS
         for table in TABLES[kind][part]
-        for fold in range(FOLDS)
         for method in (*EFFORTS, *PEERS[kind], *([OLD] if old else []))
     ]
 

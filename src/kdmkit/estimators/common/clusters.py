@@ -198,10 +198,13 @@ def maximize_density(
     By EM: with r_ij ∝ p_j·k²(x_i, x_j), the variance σ²/2 of a column is the mean of r_ij·(x_i − x_j)²,
     drawn to its start by the prior of `with_priors`. Many rows are represented by a sample.
 
+    The layer is on the CPU, before and after.
+
     Returns:
         One entry per step: its number, and the loss −Σ_i w_i·log p(x_i) / Σ_i w_i before it.
     """
     n = len(x)
+    layer.to(x.device)
     rows = torch.randperm(n, generator=generator)[:_EM_ROWS].to(x.device)
     x, columns = x[rows], [tensor[rows] for tensor in clusters.without_row()]
     w = torch.ones_like(x[:, 0]) if weights is None else weights[rows].to(x)
@@ -220,6 +223,7 @@ def maximize_density(
             share.unsqueeze(1) * scores.softmax(-1), x, layer.components["x"], member_of, x_without
         )
         bandwidth.value = _posterior_log_sigma(squares.double(), first, n).exp().clamp_min(least)
+    layer.cpu()
     return history
 
 
