@@ -156,16 +156,28 @@ def test_bandwidths_maximise_the_density() -> None:
     for factor in (0.8, 1.25):
         for column in range(2):
             layer.kernel("x").sigma = torch.where(torch.arange(2) == column, factor * best, best)
-            other = -float(scores_without_row(layer, x, *clusters.without_row())[1].mean())
-            assert other > losses[-1] - 0.01
+            _, log_density = scores_without_row(layer, x, *clusters.without_row())
+            assert -float(log_density.detach().mean()) > losses[-1] - 0.01
 
 
 def test_bandwidths_keep_their_bound() -> None:
     x = torch.tensor([[0.0], [1.0]]).repeat(50, 1)
-    clusters = Clusters.of(x, torch.arange(100.0).unsqueeze(1), None, 2, 0)
+    clusters = Clusters.of(x, torch.zeros(100, 1), None, 2, 0)
     layer = clusters.layer(RBF(torch.ones(1), sigma_min=0.3))
     maximize_density(layer, x, clusters, None, torch.Generator().manual_seed(0))
     assert float(layer.kernel("x").sigma) == pytest.approx(0.3, rel=0.01)
+
+
+def test_a_row_far_from_all_others_does_not_widen_bandwidths() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=generator)
+    sigmas = []
+    for rows in (x, torch.cat([x, torch.full((1, 2), 1e5)])):
+        clusters = Clusters.of(rows, torch.zeros(len(rows), 1), None, 10, 0)
+        layer = clusters.layer(RBF(torch.ones(2), sigma_min=0.01))
+        maximize_density(layer, rows, clusters, None, generator)
+        sigmas.append(layer.kernel("x").sigma.detach())
+    torch.testing.assert_close(sigmas[1], sigmas[0], rtol=0.3, atol=0)
 
 
 def test_offsets_are_learned_with_the_best_effort_only() -> None:

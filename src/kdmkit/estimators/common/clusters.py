@@ -14,10 +14,11 @@ from kdmkit.estimators.common.effort import effort_of
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Scaler
 from kdmkit.nn.initialize import cluster
+from kdmkit.nn.scaler import fences
 from kdmkit.ops import score_matrix
 
 # Bandwidths start wide and are learned on a logarithmic scale: a hundred large steps reach any value.
-_RATE, _BATCH = 0.05, 256
+_BATCH = 256
 # Half the precision of the prior of the logarithms of x's bandwidths, about their start.
 PRIOR_X = 2.0
 # k-means is fitted to at most this many rows.
@@ -152,12 +153,13 @@ def with_priors(
 
 
 def bandwidth_settings(estimator: Any, n: int) -> dict[str, Any]:
-    """Settings of the training of a layer of clusters of n rows: a few hundred steps."""
-    epochs = math.ceil(effort_of(estimator).bandwidth_steps / math.ceil(n / _BATCH))
+    """Settings of the training of a layer of clusters of n rows: about a hundred steps."""
+    effort = effort_of(estimator)
+    epochs = math.ceil(effort.bandwidth_steps / math.ceil(n / _BATCH))
     automatic = estimator.max_epochs == "auto"
     return {
         "batch_size": _BATCH,
-        "learning_rate": _RATE,
+        "learning_rate": effort.bandwidth_rate,
         "schedule": "cosine",
         "max_epochs": epochs if automatic else min(epochs, int(estimator.max_epochs)),
     }
@@ -196,7 +198,8 @@ def maximize_density(
     """Sets the bandwidths of x to those that maximise Σ_i w_i·log p(x_i) by clusters without the row.
 
     By EM: with r_ij ∝ p_j·k²(x_i, x_j), the variance σ²/2 of a column is the mean of r_ij·(x_i − x_j)²,
-    drawn to its start by the prior of `with_priors`. Many rows are represented by a sample.
+    drawn to its start by the prior of `with_priors`. Many rows are represented by a sample, and rows far from
+    all others are left out.
 
     The layer is on the CPU, before and after.
 
@@ -216,6 +219,11 @@ def maximize_density(
     history: list[dict[str, float]] = []
     for step in range(_EM_STEPS):
         scores, log_density = scores_without_row(layer, x, *columns)
+        if step == 0:
+            # A row far from all others must not widen the bandwidths of all.
+            low, _ = fences(log_density.double().unsqueeze(1), share.double())
+            share = torch.where(log_density < low, 0, share)
+            share /= share.sum()
         history.append({"epoch": float(step), "loss": -float(share.double() @ log_density.double())})
         if step and history[-2]["loss"] - history[-1]["loss"] < _EM_GAIN:
             break

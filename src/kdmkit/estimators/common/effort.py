@@ -22,7 +22,7 @@ class Effort:
         width: of a member's two hidden layers; `width_of_many` with 2,000 rows and more.
         patience: steps of an ensemble without improvement; None is 40 epochs.
         steps: of an ensemble, at most.
-        bandwidth_steps: of a joint KDM of residuals.
+        bandwidth_steps, bandwidth_rate: steps of a joint KDM of residuals, and their learning rate.
         has_offsets: whether a classifier learns offsets of the logits about each component.
         most_components: of a non-parametric density; near rows are merged beyond that. None is one for
             every row.
@@ -34,6 +34,7 @@ class Effort:
     patience: int | None
     steps: int
     bandwidth_steps: int
+    bandwidth_rate: float = 0.05
     has_offsets: bool = False
     most_components: int | None = None
 
@@ -43,8 +44,8 @@ class Effort:
 
 
 EFFORTS: dict[EffortName, Effort] = {
-    "fast": Effort(6, 32, 32, 60, 600, 30, most_components=8192),
-    "default": Effort(8, 32, 64, 100, 1500, 60),
+    "fast": Effort(6, 32, 32, 60, 600, 60, 0.15, most_components=8192),
+    "default": Effort(8, 32, 64, 100, 1500, 120),
     "best": Effort(16, 64, 64, None, 4000, 200, has_offsets=True),
 }
 # Epochs without improvement, at least, and if no number of steps is given.
