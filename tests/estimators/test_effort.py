@@ -17,7 +17,7 @@ from kdmkit.estimators.common.member_losses import MemberLoss, label_losses, tar
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of_residuals
 from kdmkit.kernels import RBF
 from kdmkit.nn import MLPEnsemble
-from kdmkit.training.direct import WritesGradients
+from kdmkit.training.devices import WritesGradients
 
 X = np.random.default_rng(0).normal(size=(120, 3))
 TARGETS = X[:, 0] + 0.1 * np.random.default_rng(1).normal(size=120)

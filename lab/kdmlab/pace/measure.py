@@ -28,7 +28,6 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
 
 from kdmkit import KDMClassifier, KDMRegressor
 from kdmlab.pace.data import Array, Kind, load
@@ -78,7 +77,7 @@ def measure(kind: Kind, table: str, fold: int, method: str, old: Path | None = N
 def _of_present(kind: Kind, arrays: dict[str, Array], method: str) -> dict[str, Any]:
     model = _estimator(kind, method)
     torch.set_num_threads(1)
-    with threadpool_limits(1), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _load_libraries(kind, method)
         start = time.process_time()
@@ -103,7 +102,7 @@ def _load_libraries(kind: Kind, method: str) -> None:
 def _estimator(kind: Kind, method: str) -> Any:
     if method not in EFFORTS:
         return clone(PEERS[kind][method])
-    estimator = KDMClassifier if kind == "classifier" else KDMRegressor
+    estimator: Any = KDMClassifier if kind == "classifier" else KDMRegressor
     return estimator(effort=method, random_state=SEED, device="cpu")
 
 

@@ -95,7 +95,8 @@ def _table(rows: Sequence[Row], kind: Kind, part: Part) -> str:
         for i, table in enumerate(TABLES[kind][part])
     ]
     means = [
-        _cell([np.nanmean(columns[m, s]) for s in scores], np.nanmean(columns[m, "fit"])) for m in methods
+        _cell([float(np.nanmean(columns[m, s])) for s in scores], float(np.nanmean(columns[m, "fit"])))
+        for m in methods
     ]
     seconds = columns.get((BOOSTING, "fit"))
     ratios = (

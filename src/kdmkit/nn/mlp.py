@@ -152,7 +152,8 @@ class MLPEnsemble(nn.Module):
         """The gradients of the parameters, in the order of `parameters()`."""
         x, sums, hidden = saved
         layers = (*self.weights, *self.biases)
-        return _backward(by_answers, x, self.linear, layers, sums, hidden, by_rows=False)[1:]
+        _, gradients = _backward(by_answers, x, self.linear, layers, sums, hidden, by_rows=False)
+        return gradients
 
     def of_members(self, x: Float[Tensor, "k n d"]) -> Float[Tensor, "k n outputs"]:
         """The answers of every member to different rows."""
@@ -199,7 +200,9 @@ class _Answers(torch.autograd.Function):
         if torch.is_grad_enabled():
             return _differentiable_gradients(needs, by_answers, x, linear, *layers)
         middle = len(saved) // 2
-        return _backward(by_answers, x, linear, layers, saved[:middle], saved[middle:], by_rows=needs[0])
+        sums, hidden = saved[:middle], saved[middle:]
+        by_x, gradients = _backward(by_answers, x, linear, layers, sums, hidden, by_rows=needs[0])
+        return by_x, *gradients
 
 
 def _forward(x: Tensor, linear: Tensor, *layers: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -221,8 +224,8 @@ def _backward(
     activations: Sequence[Tensor],
     *,
     by_rows: bool,
-) -> tuple[Tensor | None, ...]:
-    """Gradients by the rows (None unless `by_rows`), by `linear`, by all weights, by all biases."""
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    """Gradients by the rows (None unless `by_rows`), and by `linear`, all weights and all biases."""
     hidden = [x.expand(len(linear), *x.shape), *activations]
     weights, outer = layers[: len(layers) // 2], by_answers.permute(1, 2, 0).contiguous()
     by_linear = (outer.flatten(0, 1) @ x).view(linear.mT.shape).mT
@@ -238,7 +241,7 @@ def _backward(
     by_x = None
     if by_rows:
         by_x = slopes.sum(0) + outer.flatten(0, 1).mT @ linear.movedim(0, 1).flatten(1).mT
-    return by_x, by_linear, *by_weights, *by_biases
+    return by_x, (by_linear, *by_weights, *by_biases)
 
 
 def _last_layer(

@@ -13,8 +13,14 @@ from torch.optim.swa_utils import AveragedModel
 from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import Kernel
 from kdmkit.nn import DrawingModule, Draws, KDMLayer
-from kdmkit.training.devices import Proxy, Replayed, can_replay, prepare
-from kdmkit.training.direct import FlatParameters, WritesGradients
+from kdmkit.training.devices import (
+    FlatParameters,
+    Proxy,
+    Replayed,
+    WritesGradients,
+    can_replay,
+    prepare,
+)
 from kdmkit.training.fit_arguments import FitOptions, Rows
 from kdmkit.training.seeds import is_replayable
 

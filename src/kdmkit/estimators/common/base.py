@@ -54,7 +54,7 @@ class KDMEstimator(BaseEstimator, ABC):
     batch_size: Any = "auto"
     learning_rate: float | Literal["auto"] = "auto"
     validation_fraction: float = 0.1
-    patience: int | None = 20
+    patience: int | Literal["auto"] | None = 20
     checkpoint_dir: Any = None
     device: str = "auto"
     random_state: Any = None

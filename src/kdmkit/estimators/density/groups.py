@@ -200,7 +200,9 @@ def merged_density(
         most: the number of components.
     """
     groups, place = Groups.of_rows(x.numpy(), w.numpy()).merged(most, Scaler.from_data(x, w).scale)
-    variances = w.unsqueeze(1) * layer.kernel("x").sigma.detach().cpu().square().expand_as(x)
+    variances = w.unsqueeze(1) * layer.kernel("x").learned_bandwidth.value.detach().cpu().square().expand_as(
+        x
+    )
     total = torch.zeros_like(groups.mean).index_add_(0, place, variances)
     variance = total / groups.weight.unsqueeze(1) + 2 * groups.std.square()
     return layer_of_rows(groups.mean, groups.weight, variance.sqrt())
