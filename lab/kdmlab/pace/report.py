@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from kdmlab.pace.measure import BOOSTING, EFFORTS, FOLDS, LINEAR, OLD, PEERS
 Values = NDArray[np.float64]
 #: The score of a kind that ranks methods; smaller is better.
 SCORE: dict[Kind, str] = {"classifier": "log_loss", "regressor": "rmse"}
+#: All scores.
+SCORES: dict[Kind, tuple[str, ...]] = {"classifier": ("log_loss",), "regressor": ("rmse", "nll")}
 _NAMES = {"log_loss": "log-loss", "rmse": "RMSE", "nll": "NLL", "fit": "seconds"}
 # The largest median of ratios to boosting, and the largest increase of the mean log-loss.
 _PACE: dict[Kind, dict[str, float]] = {
@@ -33,11 +36,12 @@ def report(rows: Sequence[Row], part: Part) -> Report:
         if lines:
             claims += _claims(lines, kind, part)
             sections += [f"## {kind.capitalize()}s", _table(lines, kind, part)]
+    folds = len({row["fold"] for row in rows})
     notes = (
         claims_table(claims, ".4g"),
         *sections,
-        f"Means of {FOLDS} shuffled folds: score and processor seconds of the fit in one thread. Methods of "
-        "a fold are measured one after the other in one run. Ratios are those of mean seconds, by table. "
+        f"Means of {folds} of {FOLDS} shuffled folds: score and processor seconds of the fit in one thread. "
+        "Methods of a fold are measured one after the other in one run. Ratios are those of mean seconds, by table. "
         "Differences are paired, ± their standard errors over tables. RMSE is in standard deviations of the "
         "targets, and NLL that of targets in this unit. Peers are scikit-learn's histogram boosting, random "
         "forest, and logistic or ridge regression behind a scaler, with their default settings.",
@@ -48,36 +52,38 @@ def report(rows: Sequence[Row], part: Part) -> Report:
 
 
 def _claims(rows: Sequence[Row], kind: Kind, part: Part) -> list[Claim]:
+    """Pace, differences to 0.2.0, tables behind a linear model, and ranks, of every measured effort."""
     claims = []
     for effort in EFFORTS:
-        ratios = list(_values(rows, kind, part, effort, "fit") / _values(rows, kind, part, BOOSTING, "fit"))
-        middle = [float(np.nanmedian(ratios))] if np.isfinite(ratios).any() else []
-        what = f"{kind}, {effort}"
-        claims.append(
-            Claim(f"{what}: median ratio of seconds to boosting", middle, most=_PACE[kind].get(effort))
-        )
-        for score in ("log_loss",) if kind == "classifier" else ("rmse", "nll"):
-            gaps = _values(rows, kind, part, effort, score) - _values(rows, kind, part, OLD, score)
-            gaps = gaps[np.isfinite(gaps)]
-            if len(gaps):
-                error = float(gaps.std(ddof=1) / np.sqrt(len(gaps))) if len(gaps) > 1 else 0.0
-                most = _LOSS.get(effort) if kind == "classifier" else (error if effort != "best" else None)
-                label = f"{what}: mean {_NAMES[score]} less that of {OLD} (± {error:.4f})"
-                claims.append(Claim(label, list(gaps), most=most, runs=len(TABLES[kind][part])))
-        behind = _values(rows, kind, part, effort, SCORE[kind]) / _values(
-            rows, kind, part, LINEAR, SCORE[kind]
-        )
-        behind = behind[np.isfinite(behind)]
-        if len(behind):
-            count = [float((behind > _BEHIND).sum())]
-            label = f"{what}: tables more than 5 % behind a linear model in {_NAMES[SCORE[kind]]}"
-            claims.append(Claim(label, count, most=0 if effort != "best" else None))
-        ranks = _ranks(rows, kind, part, effort)
-        if len(ranks):
-            claims.append(
-                Claim(f"{what}: mean rank in {_NAMES[SCORE[kind]]} among it and the three peers", list(ranks))
-            )
+        values = partial(_values, rows, kind, part)
+        ratios = _finite(values(effort, "fit") / values(BOOSTING, "fit"))
+        if not len(ratios):
+            continue
+        what, score, aimed = f"{kind}, {effort}", SCORE[kind], effort != "best"
+        label = f"{what}: median ratio of seconds to boosting, {len(ratios)} tables"
+        claims.append(Claim(label, [float(np.median(ratios))], most=_PACE[kind].get(effort)))
+        claims += [_difference(values, kind, part, effort, s) for s in SCORES[kind]]
+        behind = _finite(values(effort, score) / values(LINEAR, score)) > _BEHIND
+        label = f"{what}: tables more than 5 % behind a linear model in {_NAMES[score]}"
+        claims.append(Claim(label, [float(behind.sum())], most=0 if aimed else None))
+        label = f"{what}: mean rank in {_NAMES[score]} among it and the three peers"
+        claims.append(Claim(label, list(_ranks(rows, kind, part, effort))))
     return claims
+
+
+def _difference(
+    values: Callable[[str, str], Values], kind: Kind, part: Part, effort: str, score: str
+) -> Claim:
+    """The mean of the paired differences to 0.2.0; regressors may differ by their standard error."""
+    gaps = _finite(values(effort, score) - values(OLD, score))
+    error = float(gaps.std(ddof=1) / np.sqrt(len(gaps))) if len(gaps) > 1 else 0.0
+    most = _LOSS.get(effort) if kind == "classifier" else (error if effort != "best" else None)
+    label = f"{kind}, {effort}: mean {_NAMES[score]} less that of {OLD} (± {error:.4f})"
+    return Claim(label, list(gaps), most=most, runs=len(TABLES[kind][part]))
+
+
+def _finite(values: Values) -> Values:
+    return np.asarray(values[np.isfinite(values)])
 
 
 def _ranks(rows: Sequence[Row], kind: Kind, part: Part, effort: str) -> Values:
@@ -88,7 +94,7 @@ def _ranks(rows: Sequence[Row], kind: Kind, part: Part, effort: str) -> Values:
 
 def _table(rows: Sequence[Row], kind: Kind, part: Part) -> str:
     methods = [m for m in (*EFFORTS, *PEERS[kind], OLD) if select(rows, method=m)]
-    scores = (SCORE[kind],) if kind == "classifier" else ("rmse", "nll")
+    scores = SCORES[kind]
     columns = {(m, s): _values(rows, kind, part, m, s) for m in methods for s in (*scores, "fit")}
     cells = [
         [table, *(_cell([columns[m, s][i] for s in scores], columns[m, "fit"][i]) for m in methods)]
