@@ -43,7 +43,7 @@ test: lint  ## linters, types, import contracts and all tests of kdmkit (PYTEST_
 	$(call run-tests,$(BIN))
 
 test-full: lint  ## the same with the tests that take minutes
-	$(call run-tests,$(BIN),-m "not browser and not ray")
+	$(call run-tests,$(BIN),--check-all -m "not browser and not ray")
 
 test-cpus: $(STAMP)  ## numerical tests with the instructions of several CPUs, one and two threads, in random order
 	BIN=$(BIN) bash scripts/test-cpus $(PYTEST_ARGS)

@@ -65,7 +65,7 @@ class Model:
         return [*self.components.values(), *sigmas, self.root, self.edges]
 
     def built(self, *, checked: bool = False) -> kdm.TreeKDM:
-        """By the public constructor."""
+        """The model, made by the public constructor."""
         logs = torch.log_softmax(self.edges, -1).unbind(0)
         return kdm.TreeKDM(
             self.components,
@@ -77,7 +77,7 @@ class Model:
         )
 
     def made(self) -> kdm.TreeKDM:
-        """As layers make it: edges in one tensor and above the floor, so that nothing waits for a device."""
+        """The model as layers make it: edges in one tensor, above the floor. Nothing waits for a device."""
         tables = Tables.above_floor(torch.softmax(self.edges, -1))
         states = States(self.topology, torch.log_softmax(self.root, -1), tables)
         return kdm.TreeKDM._made(self.components, self.kernels, states, False)
@@ -171,8 +171,8 @@ def agreement(model: Model, graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
     """Errors of the graph's gradients and of log p, relative to 1 + |log p|, against float64 on the CPU."""
     graph.replay()
     torch.cuda.synchronize()
-    found = model.edges.grad
-    assert found is not None
+    gradient = model.edges.grad
+    assert gradient is not None
     wide = Model(model.case, CPU)
     wide.components = {n: c.detach().cpu().double().requires_grad_() for n, c in model.components.items()}
     wide.kernels = {n: kdm.RBF(k.sigma.detach().cpu().double()) for n, k in model.kernels.items()}
@@ -186,7 +186,7 @@ def agreement(model: Model, graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
         log_p = model.made().log_prob(**model.values).cpu().double()
     scale = wide.edges.grad.abs().max()
     error = ((log_p - exact) / (1 + exact.abs())).abs().max()
-    return float(error.detach()), float((found.cpu().double() - wide.edges.grad).abs().max() / scale)
+    return float(error.detach()), float((gradient.cpu().double() - wide.edges.grad).abs().max() / scale)
 
 
 def plot() -> None:

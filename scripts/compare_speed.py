@@ -85,7 +85,7 @@ def questions() -> Cases:
         }
     )
     table = kdm.KDMTable(n_components=8, max_epochs=3, random_state=0).fit(df)
-    known = df.drop(columns="price")
+    evidence = df.drop(columns="price")
     small = kdm.JointKDM(
         {"x": torch.randn(50, 4), "y": torch.eye(5).repeat(10, 1)},
         None,
@@ -114,7 +114,7 @@ def questions() -> Cases:
         "regressor: predict_interval, 5,690 rows": lambda: regressor.predict_interval(many),
         "density: score_samples, 5,690 rows": lambda: density.score_samples(many[:, :6]),
         "table: query": often(lambda: table.query("P(price | carat in [0.5, 1])").interval(0.9), 20),
-        "table: predict, 600 rows": lambda: table.predict(known, "price"),
+        "table: predict, 600 rows": lambda: table.predict(evidence, "price"),
         "table: impute, 600 rows": lambda: table.impute(df.assign(price=None)),
         "table: sample, 2,000 rows": lambda: table.sample(2000, random_state=0),
         "infer and log_prob, small": often(lambda: small.infer(x=x).log_prob(labels), 200),
@@ -165,23 +165,36 @@ def cuda_cases() -> Cases:
     }
 
 
-def import_time() -> float:
-    """Seconds of `import kdmkit` in a process that has imported torch; files are compiled, as pip does it.
+def import_times() -> dict[str, float]:
+    """Seconds of the processor for `import kdmkit` in processes that have imported torch.
 
-    Where PYTHONDONTWRITEBYTECODE is set, every process would compile the sources again.
+    Files are compiled beforehand, as pip does it.
+    Objects of torch that wait for the garbage collector are collected before the clock starts, or, in the
+    second case, by the first collection that falls into the import.
     """
-    code = "import torch, numpy, time; t = time.perf_counter(); import kdmkit; print(time.perf_counter() - t)"
+    clock = "import torch, numpy, gc, time; {}; t = time.process_time(); import kdmkit; "
+    cases = {
+        "import, after torch (processor)": "gc.collect()",
+        "the same with a collection of torch's objects": "pass",
+    }
     with tempfile.TemporaryDirectory() as folder:
+        # Where PYTHONDONTWRITEBYTECODE is set, every process would compile the sources again.
         settings = {**os.environ, "PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
-        # The first process compiles.
-        runs = [subprocess.check_output([sys.executable, "-c", code], env=settings) for _ in range(6)]
-    return min(map(float, runs[1:]))
+
+        def seconds(before: str) -> float:
+            code = clock.format(before) + "print(time.process_time() - t)"
+            return float(subprocess.check_output([sys.executable, "-c", code], env=settings))
+
+        seconds("pass")  # compiles the files
+        return {name: min(seconds(before) for _ in range(5)) for name, before in cases.items()}
 
 
-def measure(device: str) -> dict[str, float]:
+def measure(device: str, *, imports_only: bool) -> dict[str, float]:
     """Seconds of every case."""
     warnings.simplefilter("ignore")
-    seconds = {"import, after torch": import_time()}
+    seconds = import_times()
+    if imports_only:
+        return seconds
     for cases in [cuda_cases()] if device == "cuda" else [fits(), questions()]:
         for name, call in cases.items():
             call()
@@ -194,9 +207,9 @@ def measure(device: str) -> dict[str, float]:
     return seconds
 
 
-def measured_with(source: str, device: str) -> dict[str, float]:
+def measured_with(source: str, options: list[str]) -> dict[str, float]:
     path = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, __file__, "--measure", "--device", device]
+    command = [sys.executable, __file__, "--measure", *options]
     output = subprocess.check_output(command, env={**os.environ, "PYTHONPATH": path})
     return json.loads(output.splitlines()[-1])
 
@@ -232,16 +245,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--imports-only", action="store_true")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(options.device)))
+        print(json.dumps(measure(options.device, imports_only=options.imports_only)))
         return
+    cases = ["--device", options.device, *["--imports-only"] * options.imports_only]
     runs: dict[str, list[dict[str, float]]] = {options.old: [], options.new: []}
     for i in range(options.rounds):
         for source in sorted(runs, key=lambda source: (source == options.old) == bool(i % 2)):
-            runs[source].append(measured_with(source, options.device))
-    arguments = ["<0.2.0>/src", "src", f"--rounds {options.rounds}", f"--device {options.device}"]
+            runs[source].append(measured_with(source, cases))
+    arguments = ["<0.2.0>/src", "src", f"--rounds {options.rounds}", *cases]
     text = report(runs[options.old], runs[options.new], arguments)
     print(text)
     if options.output:

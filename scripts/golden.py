@@ -31,7 +31,7 @@ import kdmkit as kdm
 TOLERANCE = 1e-6
 _OTHER_FIT = (
     "another fit: whether a cell is there is a variable, leave-one-out prediction chooses the tree, batches "
-    "grow with the rows"
+    "grow with the rows, centres move in units of their bandwidth on a cosine schedule, rules are found"
 )
 _OTHER_TREND = (
     "another trend: networks start from linear models, effort decides members and patience, bandwidths of "

@@ -72,10 +72,10 @@ def main(packages: list[str]) -> int:
     failed = False
     for package in packages:
         text = description(Path(package))
-        found = relative_links(text)
-        if found or not text.startswith("# kdmkit"):
+        links = relative_links(text)
+        if links or not text.startswith("# kdmkit"):
             failed = True
-            print(f"{package}: the description is empty or has relative links: {found}", file=sys.stderr)
+            print(f"{package}: the description is empty or has relative links: {links}", file=sys.stderr)
     return int(failed or not packages)
 
 

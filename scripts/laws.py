@@ -32,12 +32,14 @@ from kdmkit.explore.page_models import penguins
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from laws.checks import TOLERANCE, Laws, fitted, saved_and_loaded  # noqa: E402
+from laws.checks import TOLERANCES, Laws, fitted, saved_and_loaded  # noqa: E402
 from laws.frames import LawFrame, comparable, random_frame, subject_of  # noqa: E402
 
 # A p-value below this one, after Bonferroni's correction, rejects that frequencies agree with probabilities.
 _LEVEL = 0.01
 _MOST_ROWS = 4000
+# Events of draws that compare two columns; one question about such a comparison in so many turns of all laws.
+_SHARE_OF_PAIRS, _TURNS_OF_PAIRS = 0.1, 20
 _ADULT = [
     "age",
     "workclass",
@@ -94,7 +96,8 @@ class Records:
         self.worst: dict[str, tuple[float, str, str]] = {}
         self.failures: list[dict[str, Any]] = []
         self.p_values: list[float] = []
-        self.rows = self.violations = 0
+        self.rows = self.violations = self.compared = 0
+        self.dtype = ""
         self.seconds = 0.0
 
     def config(self) -> dict[str, Any]:
@@ -102,14 +105,14 @@ class Records:
 
     @classmethod
     def joined(cls, parts: Iterable[Mapping[str, Any]]) -> Records:
-        """Those of several tables."""
+        """The records of several tables as one."""
         every = cls()
         for part in parts:
             every.asked.update(part["asked"])
             every.failures += part["failures"]
             every.p_values += part["p_values"]
             every.rows, every.violations = every.rows + part["rows"], every.violations + part["violations"]
-            every.seconds += part["seconds"]
+            every.seconds, every.compared = every.seconds + part["seconds"], every.compared + part["compared"]
             for law, (deviation, *where) in part["worst"].items():
                 if deviation >= every.worst.get(law, (-1.0, "", ""))[0]:
                     every.worst[law] = (deviation, *where)
@@ -125,7 +128,7 @@ class Records:
         if deviation is None:
             return False
         self.asked[law] += 1
-        self.note(law, float(deviation), laws, TOLERANCE)
+        self.note(law, float(deviation), laws, laws.tolerance)
         return True
 
     def note(self, law: str, deviation: float, laws: Laws, limit: float) -> None:
@@ -136,22 +139,26 @@ class Records:
             self.failures.append({**fields, "question": laws.question})
 
     def draw(self, laws: Laws, n: int) -> None:
-        with_pair = bool(laws.frame.pairs) and laws.rng.random() < 0.1
+        with_pair = bool(laws.frame.pairs) and laws.rng.random() < _SHARE_OF_PAIRS
         self.asked["draws"] += 1
         try:
-            n, p_value, bad = laws.violations(n, with_pair=with_pair)
+            p_value, bad = laws.violations(n, with_pair=with_pair)
         except Exception as error:
             laws.question = f"{type(error).__name__}: {error} after {laws.question}"
             self.note("draws", float("inf"), laws, 0)
             return
         self.rows, self.violations = self.rows + n, self.violations + bad
-        self.p_values.append(p_value)
+        if p_value is not None:
+            self.p_values.append(p_value)
+            self.compared += with_pair
         self.note("draws", bad, laws, 0)
 
     def markdown(self, arguments: argparse.Namespace, tables: Sequence[str]) -> str:
         rejected = sum(p * len(self.p_values) < _LEVEL for p in self.p_values)
         failed = collections.Counter(failure["law"] for failure in self.failures)
         raised = sum(failure["deviation"] == math.inf for failure in self.failures)
+        n_laws = sum(self.asked.values()) - self.asked["draws"]
+        limits = ", ".join(f"{limit:g} in {str(d).removeprefix('torch.')}" for d, limit in TOLERANCES.items())
         lines = [
             "# Laws of probability on random questions",
             "",
@@ -159,11 +166,11 @@ class Records:
             f"--events {arguments.events} --tables {arguments.tables} --seed {arguments.seed}`, "
             f"kdmkit {kdm.__version__}, torch {torch.__version__}, {platform.machine()}, "
             f"{torch.get_num_threads()} thread(s), {self.seconds:.0f} s of the processor. "
-            f"{len(tables)} tables: {', '.join(tables)}.",
+            f"{len(tables)} tables, every other one with components in float64: {', '.join(tables)}.",
             "",
-            f"{sum(self.asked.values())} laws checked by questions: {len(self.failures)} "
-            f"failed (a deviation above {TOLERANCE:g}, or an error), {raised} raised, none was skipped; "
-            "a law that a table has no question for is replaced by addition.",
+            f"{n_laws} laws checked by questions: {len(self.failures)} failed (a deviation above "
+            f"{limits}, or an error), {raised} raised. Laws that a table has no question for, such as those "
+            "about missing cells, leave their turn to the next law.",
             "",
             "| law | checked | worst deviation | failed | worst table |",
             "|:--|--:|--:|--:|:--|",
@@ -171,28 +178,33 @@ class Records:
         for law, n in sorted(self.asked.items()):
             worst, table, _ = self.worst.get(law, (0.0, "", ""))
             lines.append(f"| {law} | {n} | {worst:.2g} | {failed[law]} | {table} |")
+        least = min(self.p_values, default=1)
         lines += [
             "",
-            f"Draws: {self.rows} rows under {len(self.p_values)} events, {self.violations} violate their "
-            f"event; frequencies are rejected for {rejected} events (chi-square, level {_LEVEL} with "
-            f"Bonferroni, least p-value {min(self.p_values, default=1):.2g}).",
+            f"Draws: {self.rows} rows under {self.asked['draws']} events, {self.violations} violate their "
+            f"event. Frequencies are tested for {len(self.p_values)} events, of which {self.compared} "
+            "compare two columns (the others have two comparisons or more), and rejected for "
+            f"{rejected} (chi-square, level {_LEVEL} with Bonferroni, least p-value {least:.2g}).",
         ]
         return "\n".join(lines) + "\n"
 
 
-def check(frame: LawFrame, seed: int, n_questions: int, n_events: int, n_rows: int) -> Records:
+def check(
+    frame: LawFrame, dtype: torch.dtype, seed: int, n_questions: int, n_events: int, n_rows: int
+) -> Records:
     """Asks a table that is fitted to a frame, and draws from it."""
     started, records = time.process_time(), Records()
-    table = fitted(frame, n_components=8, max_epochs=3)
+    records.dtype = str(dtype).removeprefix("torch.")
+    table = fitted(frame, n_components=8, max_epochs=3, dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
         laws = Laws(table, frame, seed, saved_and_loaded(table, Path(folder)))
-    every = sorted(laws.laws)
-    for k in range(n_questions):
-        law = every[k % len(every)]
+    every = collections.deque(sorted(laws.laws))
+    while (n := sum(records.asked.values())) < n_questions:
+        law = every.popleft()
         # Comparisons of columns take longest.
-        is_rare = law == "pairs" and k % (20 * len(every)) >= len(every)
-        if is_rare or not records.ask(laws, law):
-            records.ask(laws, "addition")
+        is_postponed = law == "pairs" and n // len(laws.laws) % _TURNS_OF_PAIRS
+        if is_postponed or records.ask(laws, law):
+            every.append(law)
     for _ in range(n_events):
         records.draw(laws, n_rows)
     records.seconds = time.process_time() - started
@@ -228,7 +240,8 @@ def main() -> int:
     for i, frame in enumerate(frames):
         if frame.name in asked or time.monotonic() - started > 60 * arguments.minutes:
             continue
-        records = check(frame, arguments.seed + i, n_questions, n_events, n_rows)
+        dtype = tuple(TOLERANCES)[i % len(TOLERANCES)]
+        records = check(frame, dtype, arguments.seed + i, n_questions, n_events, n_rows)
         asked[frame.name] = {"table": frame.name, **records.config()}
         path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], *asked.values()]))
         print(f"{len(asked)}/{len(frames)} {frame.name}: {len(records.failures)} failures", flush=True)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from scipy import integrate
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kdmkit as kdm
 from kdmkit.kernels import FixedBandwidth
@@ -168,6 +169,35 @@ def components(kernel: kdm.Kernel, m: int, *, seed: int, dtype: torch.dtype = to
     if kernel.components_are_events:
         return events(kernel, m, seed=seed, dtype=dtype)
     return normal(m, *kernel.component_shape(event_shape(kernel)), seed=seed, dtype=dtype)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations of torch; `largest` is the number of elements of their largest result."""
+
+    calls = largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        result = [one for one in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(one)]
+        self.largest = max([self.largest, *(one.numel() for one in result)])
+        self.calls += 1
+        return out
+
+
+def count_calls(function: Callable[[], Any]) -> int:
+    """How many functions start and end while a function runs."""
+    count = 0
+
+    def profile(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 def two_processes(module: str, folder: Path, timeout: float = 120) -> list[dict[str, Any]]:

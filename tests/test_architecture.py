@@ -162,7 +162,7 @@ def is_private(name: str) -> bool:
 
 
 def test_no_private_name_is_imported_from_another_package() -> None:
-    """Of private modules the contract of import-linter takes care; this is about names."""
+    """This is about names; a contract of import-linter covers private modules."""
     result = [
         (name_of(path), module, name)
         for path in FILES

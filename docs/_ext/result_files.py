@@ -48,9 +48,9 @@ def find_cell(name: str, row: str, column: str) -> str:
     wanted = [cell.strip() for cell in row.split(";")]
     for table in read_tables(file):
         if column in table.columns and heading in ("", table.heading):
-            for found in table.rows:
-                if found[: len(wanted)] == wanted:
-                    return found[table.columns.index(column)]
+            for cells_of_row in table.rows:
+                if cells_of_row[: len(wanted)] == wanted:
+                    return cells_of_row[table.columns.index(column)]
     raise LookupError(f"results/{name}: no row {row!r} with a column {column!r}")
 
 
@@ -60,6 +60,21 @@ def find_table(name: str, heading: str | None) -> Table:
         if heading is None or table.heading == heading:
             return table
     raise LookupError(f"results/{name}: no table under the heading {heading!r}")
+
+
+def missed() -> Table:
+    """Every target in the result files that was missed, with what was measured; development lists aside."""
+    rows = []
+    for path in sorted(RESULTS.glob("*.md")):
+        for table in read_tables(path.name):
+            if "development" in path.name or not {"target", "measured", "met"} <= set(table.columns):
+                continue
+            place = table.columns.index("target")
+            for row in table.rows:
+                cell = dict(zip(table.columns, row, strict=True))
+                if cell["met"].startswith("no") and row[0] != "development":
+                    rows.append([path.stem, ": ".join(row[:place]), cell["target"], cell["measured"]])
+    return Table("", ["file", "what", "target", "measured"], rows)
 
 
 def summary(name: str, columns: list[str], headings: list[str]) -> Table:
@@ -72,11 +87,11 @@ def summary(name: str, columns: list[str], headings: list[str]) -> Table:
     """
     tables = [find_table(name, heading) for heading in headings] or read_tables(name)
     pairs = [tuple(part.strip() for part in column.split("|")) for column in columns]
-    found = [[cells_by_name(table).get(pair, "") for pair in pairs] for table in tables]
-    absent = [pair for pair, *of_tables in zip(pairs, *found, strict=True) if not any(of_tables)]
+    by_table = [[cells_by_name(table).get(pair, "") for pair in pairs] for table in tables]
+    absent = [pair for pair, *of_tables in zip(pairs, *by_table, strict=True) if not any(of_tables)]
     if absent:
         raise LookupError(f"results/{name}: no table has {absent}")
-    rows = [[table.heading, *of_table] for table, of_table in zip(tables, found, strict=True)]
+    rows = [[table.heading, *of_table] for table, of_table in zip(tables, by_table, strict=True)]
     return Table("", ["", *(": ".join(pair) for pair in pairs)], rows)
 
 
@@ -94,15 +109,15 @@ UNITS = {"s": 1, "ms": 1e3, "MB": 1e-6, "GB": 1e-9}
 def pivot(name: str, rows: str, columns: str, value: str) -> Table:
     """The lines of a `.jsonl` file as a table: one row and one column for each value of two fields."""
     field, _, unit = (part.strip() for part in value.partition(","))
-    found: dict[str, dict[str, str]] = {}
+    cells_by_row: dict[str, dict[str, str]] = {}
     heads: list[str] = []
     for line in read_lines(name):
         if {rows, columns, field} <= line.keys():
-            found.setdefault(line[rows], {})[line[columns]] = rounded(line[field] * UNITS.get(unit, 1))
+            cells_by_row.setdefault(line[rows], {})[line[columns]] = rounded(line[field] * UNITS.get(unit, 1))
             heads += [] if line[columns] in heads else [line[columns]]
-    if not found:
+    if not cells_by_row:
         raise LookupError(f"results/{name}: no line has {rows!r}, {columns!r} and {field!r}")
-    made = [[row, *(cells_of.get(head, "") for head in heads)] for row, cells_of in found.items()]
+    made = [[row, *(cells_of.get(head, "") for head in heads)] for row, cells_of in cells_by_row.items()]
     return Table("", [rows, *heads], made)
 
 

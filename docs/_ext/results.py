@@ -20,10 +20,13 @@
     :value: median, ms
     ```
 
+    ```{results-missed}
+    ```
+
 The role takes `file | row | column`, or `file # heading | row | column`. A row is named by its first cells,
 separated by `;`. A summary has one row for each heading and one column for each `row | column`. A pivot
-arranges the lines of a `.jsonl` file by two of their fields. The build stops where a file, a row, a column or
-a field is missing.
+arranges the lines of a `.jsonl` file by two of their fields. `results-missed` lists all targets that were
+missed. The build stops where a file, a row, a column or a field is missing.
 """
 
 from __future__ import annotations
@@ -34,13 +37,13 @@ from typing import Any, ClassVar
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 from docutils.statemachine import StringList
-from result_files import Table, as_markdown, chosen, find_cell, find_table, names, pivot, summary
+from result_files import Table, as_markdown, chosen, find_cell, find_table, missed, names, pivot, summary
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxRole
 
 
-def found(function: Callable[..., Any], *arguments: Any) -> Any:
+def looked_up(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a search finds; the build stops where there is nothing."""
     try:
         return function(*arguments)
@@ -53,13 +56,13 @@ class ResultRole(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         name, row, column = (part.strip() for part in self.text.split("|"))
-        return [nodes.inline(self.rawtext, found(find_cell, name, row, column), classes=["result"])], []
+        return [nodes.inline(self.rawtext, looked_up(find_cell, name, row, column), classes=["result"])], []
 
 
 class TableDirective(Directive):
-    """A table made from a result file; subclasses say which."""
+    """A table made from result files; subclasses say which."""
 
-    required_arguments = 1
+    optional_arguments = 1
 
     def table(self) -> Table:
         raise NotImplementedError
@@ -67,7 +70,7 @@ class TableDirective(Directive):
     def run(self) -> list[nodes.Node]:
         node = nodes.container(classes=["results-table"])
         lines = as_markdown(self.table()).splitlines()
-        self.state.nested_parse(StringList(lines, source=self.arguments[0]), self.content_offset, node)
+        self.state.nested_parse(StringList(lines, source="results"), self.content_offset, node)
         return [node]
 
 
@@ -77,8 +80,8 @@ class ResultsTable(TableDirective):
     option_spec: ClassVar = {"heading": directives.unchanged, "columns": names, "rows": names}
 
     def table(self) -> Table:
-        table = found(find_table, self.arguments[0], self.options.get("heading"))
-        return found(chosen, table, self.options.get("columns", []), self.options.get("rows", []))
+        table = looked_up(find_table, self.arguments[0], self.options.get("heading"))
+        return looked_up(chosen, table, self.options.get("columns", []), self.options.get("rows", []))
 
 
 class ResultsSummary(TableDirective):
@@ -87,7 +90,9 @@ class ResultsSummary(TableDirective):
     option_spec: ClassVar = {"columns": names, "headings": names}
 
     def table(self) -> Table:
-        return found(summary, self.arguments[0], self.options["columns"], self.options.get("headings", []))
+        return looked_up(
+            summary, self.arguments[0], self.options["columns"], self.options.get("headings", [])
+        )
 
 
 class ResultsPivot(TableDirective):
@@ -96,7 +101,18 @@ class ResultsPivot(TableDirective):
     option_spec: ClassVar = dict.fromkeys(("rows", "columns", "value"), directives.unchanged_required)
 
     def table(self) -> Table:
-        return found(pivot, self.arguments[0], *(self.options[name] for name in ("rows", "columns", "value")))
+        return looked_up(
+            pivot, self.arguments[0], *(self.options[name] for name in ("rows", "columns", "value"))
+        )
+
+
+class ResultsMissed(TableDirective):
+    """All targets that were missed."""
+
+    optional_arguments = 0
+
+    def table(self) -> Table:
+        return missed()
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -104,4 +120,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("results-table", ResultsTable)
     app.add_directive("results-summary", ResultsSummary)
     app.add_directive("results-pivot", ResultsPivot)
+    app.add_directive("results-missed", ResultsMissed)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

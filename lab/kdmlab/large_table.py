@@ -128,7 +128,7 @@ def measure(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _largest_resident_set(pid: int) -> int:
-    """In bytes; 0 of a process that has ended."""
+    """The largest memory of a process in bytes; 0 after its end."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
     except (FileNotFoundError, ProcessLookupError):

@@ -122,7 +122,7 @@ def measure_search(table: KnownTable, data_dir: Path) -> dict[str, Any]:
     frame = table.load(data_dir)
     listed = list(_fit(frame, rules=list(table.rules), **_TINY).rules_)
     rules = list(_fit(frame, **_TINY).rules_)
-    found, person = Closure(rules, frame), Closure(listed, frame)
+    fitted, person = Closure(rules, frame), Closure(listed, frame)
     rows = np.random.default_rng(0).permutation(len(frame))
     half, rest = frame.iloc[rows[: len(rows) // 2]], frame.iloc[rows[len(rows) // 2 :]]
     by_half = _fit(half, **_TINY)
@@ -131,7 +131,7 @@ def measure_search(table: KnownTable, data_dir: Path) -> dict[str, Any]:
         "rows": len(frame),
         "columns": frame.shape[1],
         "found": {str(rule): [rule.n_rows, rule.exceptions] for rule in rules},
-        "missed": [str(rule) for rule in listed if not found.implies(rule)],
+        "missed": [str(rule) for rule in listed if not fitted.implies(rule)],
         "exceptions_of_list": {str(rule): rule.exceptions for rule in listed if rule.exceptions},
         "beyond": [str(rule) for rule in rules if not person.implies(rule)],
         "broken_by_other_half": {
@@ -264,16 +264,16 @@ def report(rows: Sequence[Row], part: Part) -> Report:
     table, n_listed, n_missed = [], 0, 0
     every: dict[str, list[float]] = {name: [] for name in ("false", "broken", "log p", "others", "c2st")}
     lists = []
-    for name, known in _TABLES.items():
+    for name, listed in _TABLES.items():
         search = select(rows, table=name, what="search")
         if not search:
             continue
         one = search[0]
         false = [rule for rule in one["beyond"] if rule not in ALSO_TRUE.get(name, ())]
-        n_listed, n_missed = n_listed + len(known.rules), n_missed + len(one["missed"])
+        n_listed, n_missed = n_listed + len(listed.rules), n_missed + len(one["missed"])
         every["false"].append(float(len(false)))
-        n_found = len(known.rules) - len(one["missed"])
-        cells = [name, f"{one['rows']:,}", str(len(known.rules)), str(n_found), str(len(one["beyond"]))]
+        n_found = len(listed.rules) - len(one["missed"])
+        cells = [name, f"{one['rows']:,}", str(len(listed.rules)), str(n_found), str(len(one["beyond"]))]
         cells += [str(len(false)), *_draw_cells(select(rows, table=name, what="draws"), every)]
         cells += _quality_cells(rows, name, every)
         table.append(cells)

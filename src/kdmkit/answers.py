@@ -1,6 +1,6 @@
 """Types of answers of `KDMTable`, `KDMSequence` and distributions, and of errors, for type hints."""
 
-from kdmkit.distributions.estimates import Estimate
+from kdmkit.distributions.base import Estimate
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.tree import Completion, MutualInformation

@@ -120,7 +120,7 @@ def test_a_training_step_of_ordinary_size() -> None:
 )
 @pytest.mark.slow
 def test_the_last_batch_of_an_epoch_is_smaller(out_kernel) -> None:
-    """At the second size of a batch the compiler makes sizes symbolic."""
+    """The compiler makes sizes symbolic at the second size of a batch."""
     generator = torch.Generator().manual_seed(0)
     x, label = torch.randn(64, 4, generator=generator), torch.randint(3, (64,), generator=generator)
     y = label if out_kernel is None else torch.nn.functional.one_hot(label, 3).float()

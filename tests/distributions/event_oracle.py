@@ -24,7 +24,7 @@ import kdmkit as kdm
 from kdmkit.distributions.events import Event
 
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(40)
-# Panels of a quadrature end at so many bandwidths from every centre.
+# Ends of a quadrature's panels, in bandwidths from every centre.
 _PANELS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 8])
 SIGNS = {
     "<": operator.lt,

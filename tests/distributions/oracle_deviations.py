@@ -22,8 +22,6 @@ from distributions.event_oracle import (
 
 #: Deviations may be this large in double precision.
 TOLERANCE = 1e-7
-#: Means are relative, and their quadrature is less exact.
-TOLERANCE_OF_MEANS = 1e-6
 
 
 class Deviation(NamedTuple):
@@ -41,7 +39,7 @@ class Deviation(NamedTuple):
 
     @property
     def limit(self) -> float:
-        return TOLERANCE_OF_MEANS if self.what == "mean" else TOLERANCE
+        return TOLERANCE
 
 
 def model_of(seed: int) -> tuple[np.random.Generator, Model]:
@@ -50,7 +48,7 @@ def model_of(seed: int) -> tuple[np.random.Generator, Model]:
 
 
 def deviations(seed: int) -> Iterator[Deviation]:
-    """Those of events, posteriors, rows and marginals of one model."""
+    """The deviations of events, posteriors, rows and marginals of one model."""
     rng, model = model_of(seed)
     for _ in range(4):
         said = random_event(rng, model.variables)
@@ -211,7 +209,7 @@ def of_gradients(rng: np.random.Generator, model: Model, said: Said) -> Iterator
 
 
 def gradient_deviations(seed: int) -> Iterator[Deviation]:
-    """Those of the gradients of three events of one model."""
+    """The deviations of the gradients of three events of one model."""
     rng, model = model_of(seed)
     for _ in range(3):
         said = random_event(rng, model.variables)

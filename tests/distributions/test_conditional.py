@@ -50,7 +50,7 @@ def test_random_configurations_in_blocks(monkeypatch):
 
 
 def _gradients(far, dtype, target, m):
-    """Of the mean log-probability, by components, query and bandwidth."""
+    """Gradients of the mean log-probability by components, query and bandwidth."""
     shapes = {"x": (m, 3), "y": (m, 4), "z": (m, 1), "query": (20, 3)}
     x, y, z, query = (normal(*shape, seed=i).float() for i, shape in enumerate(shapes.values()))
     leaves = [t.to(dtype).requires_grad_() for t in (x, y, z, far * query)]

@@ -157,7 +157,7 @@ def test_kernels_that_do_not_fit() -> None:
 
 
 def test_one_coordinate_of_a_metric_has_a_plain_bandwidth() -> None:
-    """So noise can be added to it, and its variance is exact."""
+    """Noise can be added to it, and its variance is exact."""
     one = made("metric", "given").coordinates(1)
     assert one.kernel.metric is None
     close(one.convolved(real([0.7])).variance, one.variance + 0.7)

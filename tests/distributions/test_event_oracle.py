@@ -15,13 +15,13 @@ def check(seed: int) -> None:
 
 
 # 1005, 1061: means of numbers in an alternative that is missing alone.
-@pytest.mark.parametrize("seed", [*range(30), 1005, 1061])
+@pytest.mark.parametrize("seed", [*range(12), 1005, 1061])
 def test_events_agree_with_the_oracle(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 1300))
+@pytest.mark.parametrize("seed", [*range(12, 30), *range(1000, 1300)])
 def test_many_events_agree_with_the_oracle(seed: int) -> None:
     check(seed)
 

@@ -92,7 +92,10 @@ def entropy(a: np.ndarray) -> float:
     return float(-(values * np.log(values)).sum())
 
 
-@pytest.mark.parametrize("seed", range(200))
+_SEEDS = [*range(60), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60, 200))]
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
 def test_numbers_are_those_of_the_matrices(seed: int) -> None:
     rng = np.random.default_rng(seed)
     (rho, sigma), (a, b), _ = joint_pair(rng)
@@ -143,7 +146,7 @@ def test_fidelity_and_relative_entropy_of_matrices_of_full_rank(seed: int) -> No
     relative = np.trace(a @ (linalg.logm(a) - linalg.logm(b))).real
     assert abs(float(p.relative_entropy(q)) - relative) < TOLERANCE
     assert float(p.relative_entropy(q)) >= 0
-    assert abs(float(p.relative_entropy(p))) < TOLERANCE
+    assert 0 <= float(p.relative_entropy(p)) < TOLERANCE
 
 
 def test_relative_entropy_outside_of_the_support_is_infinite() -> None:

@@ -111,7 +111,7 @@ class Counted(TorchDispatchMode):
 
 
 def operations(columns: int) -> int:
-    """Of the log-density of a tree in which all columns have the same parent, and of its gradients."""
+    """The log-density of a tree in which all columns have the same parent, and its gradients."""
     names = [f"x{i}" for i in range(columns)]
     parents = {name: None if i == 0 else names[0] for i, name in enumerate(names)}
     components = {name: normal(M, 1, seed=i).requires_grad_() for i, name in enumerate(names)}

@@ -114,7 +114,7 @@ def test_probabilities_sum_to_one(kernel: str) -> None:
     )
     probs = joint.infer(x=torch.randn(2000, 2, generator=generator)).probs
     assert float(probs.max()) <= 1
-    assert float((probs.double().sum(-1) - 1).abs().max()) <= n * torch.finfo(torch.float32).eps
+    assert float((probs.double().sum(-1) - 1).abs().max()) <= torch.finfo(torch.float32).eps / 2
     labels = torch.randint(n, (2000,), generator=generator)
     assert 0 <= float(kdm.metrics.expected_calibration_error(probs, labels)) <= 1
 

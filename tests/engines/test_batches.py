@@ -57,7 +57,7 @@ def test_pickles_hold_the_path_or_the_estimator(density: Any, path: Path, table:
 def test_a_saved_model_is_read_once(
     path: Path, table: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, density: Any
 ) -> None:
-    """By all functions and threads of a process; another file at the same place is another model."""
+    """All functions and threads of a process share a model; another file at its place is another model."""
     read: list[str] = []
 
     def load(file: str, device: str) -> Any:

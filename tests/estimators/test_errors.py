@@ -132,6 +132,10 @@ def test_no_cuda(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DATA: dict[str, tuple[Callable[[], Any], str]] = {
+    "texts": (
+        lambda: kdm.KDMDensity().fit([["red", "1"], ["blue", "2"]]),
+        "X: expected numbers .kdmkit.KDMTable takes texts.*, got could not convert string to float: .*red",
+    ),
     "one class": (
         lambda: kdm.KDMClassifier().fit(X, np.full(60, "cat")),
         "y: expected at least two classes, got one class, .*'cat'",

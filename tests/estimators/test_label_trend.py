@@ -120,7 +120,7 @@ def test_the_joint_has_the_models_labels_at_its_components(linear: Any) -> None:
 
 
 def test_draws_given_a_label_are_those_of_the_model() -> None:
-    """In one dimension, by quadrature: p(x|y) ∝ p(x)·p(y|x)."""
+    """Quadrature in one dimension: p(x|y) ∝ p(x)·p(y|x)."""
     X, y = blobs(200, 1)
     model = kdm.KDMClassifier(max_epochs=20, random_state=0).fit(X, y)
     grid = np.linspace(X.min() - 6, X.max() + 6, 4001)[:, None]

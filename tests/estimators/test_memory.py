@@ -161,7 +161,7 @@ def test_memory_is_a_switch() -> None:
 
 
 def test_predictive_distributions_are_first_class(tmp_path: Any) -> None:
-    """With trend and memory: saved, copied, pickled and cast, they keep their answers."""
+    """Estimators with trend and memory keep their answers when they are saved, copied, pickled and cast."""
     X, y = families(300, 0)
     model = kdm.KDMRegressor(max_epochs=8, n_members=4, random_state=0).fit(X, np.column_stack([y, -y]))
     assert model.module_.trend.memory is not None

@@ -96,7 +96,7 @@ class _Seen(nn.Linear):
 
 
 def test_many_rows_are_predicted_in_threads() -> None:
-    """With the same numbers, however many threads there are; users' encoders stay in the caller's thread."""
+    """The numbers do not depend on the number of threads; users' encoders stay in the caller's thread."""
     rows = np.tile(X, (70, 1)) + np.linspace(0, 1, 70 * len(X))[:, None]
     custom = kdm.KDMRegressor(max_epochs=1, encoder=_Seen(X.shape[1], 2), random_state=0)
     models = [kdm.KDMRegressor(max_epochs=1, trend=None, random_state=0), custom]

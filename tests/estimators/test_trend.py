@@ -163,7 +163,7 @@ def test_residuals_and_excess_variance_together_have_the_residuals_variance() ->
 
 
 def test_excess_variance_is_what_exceeds_the_typical_variance() -> None:
-    """On the scale of rows that members have not seen: twice their variance on these."""
+    """The scale is that of rows that members have not seen: twice their variance on these."""
     spread = torch.tensor([0.1, 1.0, 2.0])
     answers = spread.view(3, 1, 1) * torch.randn(3, 4000, 1, generator=torch.Generator().manual_seed(0))
     mean = spread.square().mean().double()
@@ -285,7 +285,7 @@ def test_components_move_with_the_trend() -> None:
 
 @pytest.mark.slow
 def test_where_there_are_no_rows_the_answer_is_wide() -> None:
-    """In a gap, and beyond the last row."""
+    """Widths grow in a gap, and beyond the last row."""
     rng = np.random.default_rng(0)
     X = np.sign(rng.normal(size=(200, 1))) * rng.uniform(1, 2, (200, 1))
     y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=200)

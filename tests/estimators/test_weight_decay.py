@@ -20,7 +20,7 @@ PRIOR = torch.full((3,), 1 / 3)
 
 
 def layer(d: int = 2) -> JointLayer:
-    """With one bandwidth per component: as many dimensions as a weight matrix."""
+    """One bandwidth per component has as many dimensions as a weight matrix."""
     return JointLayer(d, 3, 4, in_kernel=RBF(torch.ones(d)), out_kernel=RBF(torch.ones(4, 3)))
 
 

@@ -2,14 +2,13 @@
 
 import itertools
 import math
-import time
 
 import pytest
 import torch
 from scipy import stats
 
 import kdmkit as kdm
-from helpers import close, normal, real, seeded, simplex
+from helpers import Operations, close, normal, real, seeded, simplex
 from kdmkit.ops import log_mix, score_matrix
 
 C = normal(5, 4, seed=0)
@@ -76,15 +75,15 @@ def test_gradients() -> None:
 
 
 def test_ten_thousand_levels() -> None:
-    """512 components, 4,096 rows: forward and backward in a moment, and no one-hot vectors of rows."""
+    """512 components, 4,096 rows: forward and backward without one-hot vectors of rows (41 M entries)."""
     kernel = kdm.Levels(10_000, 0.01)
     c = torch.randn(512, 10_000, generator=seeded(0)).requires_grad_()
     codes = torch.randint(10_000, (4096,), generator=seeded(1))
-    begin = time.process_time()
-    loss = log_mix(kernel.term(codes, c), torch.zeros(512)).sum()
-    loss.backward()
-    seconds = time.process_time() - begin
-    assert seconds < 5
+    with Operations() as operations:
+        loss = log_mix(kernel.term(codes, c), torch.zeros(512)).sum()
+        loss.backward()
+    assert operations.largest <= c.numel()
+    assert operations.calls <= 200
     assert c.grad is not None
     few = codes[:3]
     table = kernel.log_probs(c)

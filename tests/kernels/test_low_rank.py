@@ -33,7 +33,7 @@ def random_case(seed: int) -> tuple[kdm.KDM, Tensor, Tensor]:
 
 
 def log_density(rho: kdm.KDM, covariance: Tensor, x: Tensor, places: list[int]) -> Tensor:
-    """Of some coordinates, from dense covariances."""
+    """The density of some coordinates, from dense covariances."""
     part = covariance[:, places][:, :, places]
     gaussian = MultivariateNormal(rho.components[:, places], part)
     return torch.logsumexp(gaussian.log_prob(x[:, places].unsqueeze(1)) + rho.log_weights, -1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 
 import kdmkit as kdm
@@ -20,10 +21,14 @@ from kdmkit.kernels.regions import Interval
 from laws.events import EventMaker, Meaning, can_compare, compare, is_missing, outcome, pair
 from laws.frames import LawFrame, Subject
 
-#: Deviations may be this large: components are float32.
-TOLERANCE = 1e-5
+#: Deviations may be this large, by the dtype of components.
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-6}
 #: A probability below which evidence counts as impossible.
 _TINY = 1e-30
+#: What is at least so probable, but for that, counts as certain.
+_SURE = 1e-9
+#: Rows given a comparison of two columns are drawn by rejection: it is at least so probable.
+_RARE = 0.02
 
 
 class Laws:
@@ -49,7 +54,8 @@ class Laws:
         self.events = EventMaker(self.rng, law_frame)
         #: The last question, for reports.
         self.question = ""
-        self.n_impossible = 0
+        components = next(iter(table._engine().joint.components.values()))
+        self.tolerance = TOLERANCES[components.dtype]
 
     @property
     def laws(self) -> dict[str, Callable[[], float | None]]:
@@ -67,7 +73,7 @@ class Laws:
         """Evidence under which every cell may be there."""
         while True:
             given = self.given()
-            if all(self.p_missing(subject, given) < 1 for subject in self.events.subjects):
+            if all(self.p_missing(subject, given) < 1 - _SURE for subject in self.events.subjects):
                 return given
 
     def given(self) -> Event:
@@ -108,11 +114,11 @@ class Laws:
     def p_missing(self, subject: Subject, given: Event) -> float:
         return self.p(is_missing(subject).event, given) if subject.has_missing else 0.0
 
-    def law_missing(self) -> float:
+    def law_missing(self) -> float | None:
         """P(missing) + P(not missing) = 1; answers know it, and None in a mapping states it."""
         subject, given = self.subject(lambda s: s.has_missing), self.given()
         if subject is None:
-            return 0.0
+            return None
         gone = is_missing(subject).event
         p = self.p(gone, given)
         off = abs(p + self.p(~gone, given) - 1)
@@ -146,26 +152,59 @@ class Laws:
         return off
 
     def law_product(self) -> float:
-        """P(A, B) = P(A | B) · P(B), and log_evidence is log P(B)."""
-        one, other = self.events.event().event, self.events.event().event
-        p = self.p(other)
-        if p < _TINY:
-            return self._refused(one, other)
-        answer = self.table.query(one, other)
-        off = abs(self.p(one, other) * p - self.p(one & other))
-        return max(
-            off, abs(math.expm1(answer.log_evidence - math.log(p))), abs(float(answer) - self.p(one, other))
-        )
+        """P(A, B) = P(A | B) · P(B) and log_evidence is log P(B), where A is about one column.
 
-    def _refused(self, event: Event, given: Event) -> float:
-        """Evidence without probability is refused, or has a density and gives a probability."""
-        self.n_impossible += 1
+        P(A | B) is that of the distribution of the column; P(A, B) and P(B) are sums over boxes.
+        """
+        subject, other = self.subject(), self.events.event().event
+        assert subject is not None
+        there = other & ~is_missing(subject).event
+        p = self.p(there)
+        if p < _TINY:
+            return self._refused(subject, there)
+        condition = self.values_of(subject)
+        answer = self.table.query(subject.name, there)
+        self.question = f"{condition} with {answer.question}"
+        off = abs(answer.probability(condition.region) - self.p(condition & there) / p)
+        return max(off, abs(math.expm1(answer.log_evidence - math.log(p))))
+
+    def law_chain(self) -> float:
+        """P(A, B) = Σ P(A | B, C) · P(B, C), where the C are a partition by another column."""
+        subject, event = self.subject(), self.events.event().event
+        assert subject is not None
+        condition = self.values_of(subject)
+        there = event & ~is_missing(subject).event
+        whole, total = self.p(condition & there), 0.0
+        parts = self.events.partition(self.subject())  # type: ignore[arg-type]
+        for part in parts:
+            p = self.p(part.event & there)
+            if p > _TINY:
+                answer = self.table.query(subject.name, part.event & there)
+                total += p * answer.probability(condition.region)
+        self.question = f"{condition} with {there} by {[str(part.event) for part in parts]}: {whole} {total}"
+        return abs(whole - total)
+
+    def values_of(self, subject: Subject) -> Condition:
+        """A random condition on the values of a column."""
+        while True:
+            condition = self.events.condition(subject).event
+            is_plain = isinstance(condition, Condition) and isinstance(condition.key, str)
+            if is_plain and condition.region is not kdm.Missing:
+                return condition
+
+    def _refused(self, subject: Subject, given: Event) -> float:
+        """Evidence without probability is refused, or has a density and gives a distribution."""
         try:
-            self.p(event, given)
+            answer = self.table.query(subject.name, given)
         except ValueError as error:
             if "probability 0" not in str(error):
                 raise
-        return 0.0
+            return 0.0
+        self.question = answer.question
+        parts = self.events.ranges(subject)
+        regions = [part.event.region for part in parts if isinstance(part.event, Condition)]
+        total = sum(answer.probability(region) for region in regions)
+        return abs(total - 1) if len(regions) == len(parts) else 0.0
 
     def law_pairs(self) -> float | None:
         """P(x < y) + P(x = y) + P(x > y) = P(both are there), and each with its complement."""
@@ -186,13 +225,7 @@ class Laws:
         subject, given = self.subject(), self.given_values()
         assert subject is not None
         answer = self.table.query(subject.name, given)
-        condition = self.events.condition(subject).event
-        while (
-            not isinstance(condition, Condition)
-            or not isinstance(condition.key, str)
-            or condition.region is kdm.Missing
-        ):
-            condition = self.events.condition(subject).event
+        condition = self.values_of(subject)
         p = self.p(condition, given & ~is_missing(subject).event)
         off = abs(answer.probability(condition.region) - p)
         marginal = self.table.marginals(given, [subject.name, self.events.subjects[0].name])[subject.name]
@@ -247,22 +280,23 @@ class Laws:
         self.question = f"means of parts of {whole.question}: {whole.mean} {total}"
         return abs(total - whole.mean) / max(scale, whole.std, abs(whole.mean), 1e-300)
 
-    def law_mode(self) -> float | None:
-        """No draw is more probable than the mode."""
+    def law_mode(self) -> float:
+        """No draw is more probable than the mode.
+
+        Atoms have masses, other numbers densities: draws are compared that are of the kind of the mode.
+        """
         subject, given = self.subject(), self.given_values()
         assert subject is not None
         answer = self.table.query(subject.name, given)
-        draws = answer.sample(20, random_state=self.rng.randrange(2**31))
         mode = answer.mode
         self.question = f"mode {mode} of {answer.question}"
-        heights = answer.density([mode, *draws])
-        best = draws[int(heights[1:].argmax())]
-        self.question += f", draw {best} {heights[0]} {heights[1:].max()}"
-        codec = self.table.schema_.columns[subject.name].codec
-        # Atoms have masses, other numbers densities: they have no common height.
-        if codec.atoms and (mode in codec.atoms) != (best in codec.atoms):
-            return None
-        return max(0.0, float(heights[1:].max() / max(heights[0], 1e-300) - 1))
+        atoms = self.table.schema_.columns[subject.name].codec.atoms
+        drawn = answer.sample(40, random_state=self.rng.randrange(2**31))
+        draws = [mode, *(value for value in drawn if not atoms or (value in atoms) == (mode in atoms))]
+        heights = answer.density(draws)
+        best = int(heights.argmax())
+        self.question += f", draw {draws[best]} {heights[0]} {heights[best]}"
+        return float(heights[best] / max(heights[0], 1e-300) - 1)
 
     # ---- forms
 
@@ -325,10 +359,14 @@ class Laws:
 
     # ---- draws
 
-    def violations(self, n: int, *, with_pair: bool = False) -> tuple[int, float, int]:
-        """Draws given a random event: how many, the p-value of the frequencies, and how many violate it.
+    def violations(self, n: int, *, with_pair: bool = False) -> tuple[float | None, int]:
+        """Draws given a random event: the p-value of their frequencies, and how many violate it.
 
-        They violate it if they break an order of the table; one order is part of what they are given.
+        They violate it if they break an order of the table; one order is part of what they are given. The
+        p-value is None if the event has two comparisons: such events have no probability.
+
+        Args:
+            with_pair: whether two columns are compared in the event.
         """
         meaning = self._drawable(with_pair)
         self.question = f"sample | {meaning.event}"
@@ -339,8 +377,8 @@ class Laws:
         bad = int(wrong.sum())
         if bad:
             self.question += "\n" + drawn[wrong].head(2).to_string()
-        if with_pair or len(self.orders) > 1:
-            return n, 1.0, bad
+        if with_pair + len(self.orders) > 1:
+            return None, bad
         parts = self.events.partition(self.subject())  # type: ignore[arg-type]
         given = meaning.event
         for rule in self.orders:
@@ -348,19 +386,20 @@ class Laws:
         wanted = np.array([self.p(part.event, given) for part in parts])
         got = np.array([part.holds(drawn).sum() for part in parts])
         self.question = f"frequencies {got} {n * wanted} of {[str(p.event) for p in parts]} | {meaning.event}"
-        return n, p_value(got, n * wanted), bad
+        return p_value(got, n * wanted), bad
 
     def _drawable(self, with_pair: bool) -> Meaning:
         for _ in range(200):
             meaning = self.events.event()
             if with_pair:
-                meaning = pair(self.rng, *self.rng.choice(self.frame.pairs))
-            if self.p(meaning.event) > 1e-3:
+                compared = pair(self.rng, *self.rng.choice(self.frame.pairs))
+                meaning = compared & self.events.condition() if self.rng.random() < 0.5 else compared
+            if self.p(meaning.event) > (_RARE if with_pair else 1e-3):
                 return meaning
         return Meaning(CERTAIN, lambda frame: np.ones(len(frame), bool))
 
     def law_sets_of_masses(self) -> float | None:
-        """In a set of an atom and a value of a density only the atom counts."""
+        """Only the atom counts in a set of an atom and a value of a density."""
         for subject in self.events.subjects:
             codec = self.table.schema_.columns[subject.name].codec
             part = getattr(codec, "part", None)
@@ -394,14 +433,24 @@ def p_value(got: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def fitted(
-    law_frame: LawFrame, *, n_components: int = 4, max_epochs: int = 2, **options: Any
+    law_frame: LawFrame,
+    *,
+    n_components: int = 4,
+    max_epochs: int = 2,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
 ) -> kdm.KDMTable:
-    """A table of the frame."""
+    """A table of the frame, whose components have a dtype."""
     types = {s.name: "category" for s in law_frame.subjects if s.kind == "level"}
     table = kdm.KDMTable(
         types=types, n_components=n_components, max_epochs=max_epochs, random_state=0, **options
     )
-    return table.fit(law_frame.frame)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return table.fit(law_frame.frame)
+    finally:
+        torch.set_default_dtype(default)
 
 
 def saved_and_loaded(table: kdm.KDMTable, folder: Path) -> Any:

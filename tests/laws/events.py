@@ -205,7 +205,7 @@ class EventMaker:
         raise AssertionError(subject)
 
     def event(self, depth: int = 2) -> Meaning:
-        """An event with at most so many levels of and, or, not."""
+        """A random event; `depth` limits the levels of and, or, not."""
         pick = self.rng.random()
         if depth == 0 or pick < 0.4:
             return self.condition()

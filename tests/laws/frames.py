@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime as dt
 import random
 import re
@@ -172,7 +173,7 @@ def _texts(form: str, scale: float = 1, swapped: bool = False) -> Callable[..., 
 
 
 def _listed(n: int) -> Callable[..., Any]:
-    """Numbers from a list of so many that has no common step."""
+    """Numbers from a list that has no common step."""
 
     def make(rng: np.random.Generator, z: np.ndarray) -> Any:
         values = np.sort(np.round(rng.gamma(0.7, 1000, n), 3))
@@ -282,7 +283,11 @@ class Subject:
         span = float(self.values[-1]) - float(self.values[0])
         outside = [self.values[-1] + span, self.values[0] - span, self.values[-1] + 10 * span, 0, -1]
         beside = [value + step for step in (high - low, low - high)]
-        return rng.choice([between, between, *beside, *outside])
+        number = rng.choice([between, between, *beside, *outside])
+        # 2.5500000000000003 is a rounded sum: the column has 2.55.
+        place = bisect.bisect(self.values, number)
+        near = [v for v in self.values[max(place - 1, 0) : place + 1] if abs(v - number) < 1e-13 * abs(v)]
+        return near[0] if near else number
 
     def _odd_duration(self, rng: random.Random, value: Any) -> Any:
         return value + rng.choice([dt.timedelta(seconds=30), dt.timedelta(hours=-7), dt.timedelta(-20_000)])

@@ -8,12 +8,13 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("pandas")
 pytest.importorskip("narwhals")
 
 import typecheck
-from laws.checks import TOLERANCE, Laws, fitted, saved_and_loaded
+from laws.checks import Laws, fitted, saved_and_loaded
 from laws.frames import MAKERS, MISSING_MAKERS, LawFrame, random_frame
 
 _N_FRAMES = 6
@@ -34,13 +35,14 @@ def shared_frame(place: int) -> LawFrame:
 def shared_laws(place: int) -> Laws:
     with typecheck.off():
         frame = shared_frame(place)
-        return Laws(fitted(frame, max_epochs=1), frame, place)
+        dtype = torch.float64 if place % 2 else torch.float32
+        return Laws(fitted(frame, max_epochs=1, dtype=dtype), frame, place)
 
 
 def check(laws: Laws, law: str, n: int) -> None:
     for _ in range(n):
         deviation = laws.laws[law]()
-        assert deviation is None or deviation <= TOLERANCE, (law, deviation, laws.question)
+        assert deviation is None or deviation <= laws.tolerance, (law, deviation, laws.question)
 
 
 @pytest.mark.parametrize("law", [law for law in _LAWS if law != "saved"])
@@ -48,19 +50,21 @@ def check(laws: Laws, law: str, n: int) -> None:
 def test_laws(place: int, law: str) -> None:
     laws = shared_laws(place)
     laws.rng.seed(zlib.crc32(law.encode()))
-    check(laws, law, 1 if law == "pairs" else 3)
+    check(laws, law, 1 if law == "pairs" else 2)
 
 
 @pytest.mark.parametrize("place", range(_N_FRAMES))
 def test_draws_satisfy_their_event_as_often_as_it_says(place: int) -> None:
     laws = shared_laws(place)
     laws.rng.seed(place)
-    for _ in range(4):
-        _, p_value, n_bad = laws.violations(500)
+    for _ in range(2):
+        p_value, n_bad = laws.violations(500)
         assert n_bad == 0, laws.question
-        assert p_value > 1e-6, laws.question
+        assert p_value is None or p_value > 1e-6, laws.question
     laws.rng.seed(7 + place)
-    assert laws.violations(50, with_pair=True)[2] == 0, laws.question
+    p_value, n_bad = laws.violations(200, with_pair=True)
+    assert n_bad == 0, laws.question
+    assert p_value is None or p_value > 1e-6, laws.question
 
 
 def test_saved_tables_satisfy_the_same(tmp_path: Path) -> None:
@@ -79,7 +83,7 @@ def test_laws_of_many_tables(seed: int, tmp_path: Path) -> None:
         check(laws, law, 2 if law == "pairs" else 10)
     p_values = []
     for _ in range(10):
-        _, p_value, n_bad = laws.violations(2000)
+        p_value, n_bad = laws.violations(2000)
         assert n_bad == 0, laws.question
-        p_values.append(p_value)
-    assert min(p_values) > 1e-7
+        p_values += [] if p_value is None else [p_value]
+    assert min(p_values, default=1) > 1e-7

@@ -47,6 +47,16 @@ def test_bins_hold_their_lower_edge_and_the_last_one_holds_1():
     assert torch.isnan(curve.confidence[:2]).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_probabilities_that_rounding_puts_above_1_count_as_1(dtype):
+    eps = torch.finfo(torch.float32).eps
+    probs = torch.tensor([[1 + 4 * eps, -eps], [1.0, 0.0], [0.5 + eps, 0.5]], dtype=dtype)
+    curve = reliability_curve(probs, [0, 1, 0], n_bins=10)
+    assert curve.counts.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0, 2]
+    assert curve.confidence[-1] == 1
+    assert expected_calibration_error(probs, [0, 1, 0]) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(
     ("probs", "labels", "n_bins", "error", "message"),
     [

@@ -196,6 +196,7 @@ def test_impossible_steps() -> None:
     assert bool(made.smooth(x=x).marginal("x").mean.isfinite().all())
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_learning_finds_the_states() -> None:
     generator = seeded(3)
     state, rows = 0, []

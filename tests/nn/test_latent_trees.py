@@ -121,6 +121,7 @@ def test_shared_parts_are_one_parameter() -> None:
     close(layer_gradient[0], weighted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_same_loop_trains_latent_trees(tmp_path: Path) -> None:
     """Rows of two clusters that no column shows alone: a latent class explains their dependence."""
     generator = seeded(4)

@@ -187,3 +187,35 @@ def test_a_prepared_snapshot_is_made_once() -> None:
         assert first.components["x"] is second.components["x"]
         layer.kernel("x").sigma = 0.3
         assert layer.joint()._weights is not first._weights
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "composed"])
+def test_inside_a_graph_a_distribution_stays(case: str) -> None:
+    make, ask, numbers = CASES[case]
+    layer = make()
+    read, unread = ask(layer), ask(layer)
+    before = [value.clone() for value in numbers(read)]
+    train(layer)
+    for rho in (read, unread):
+        for value, old in zip(numbers(rho), before, strict=True):
+            assert torch.equal(value, old)
+    assert not all(torch.equal(new, old) for new, old in zip(numbers(ask(layer)), before, strict=True))
+
+
+@pytest.mark.parametrize("case", ["density", "forward", "joint", "reverse", "tree"])
+def test_gradients_of_a_distribution_are_those_of_its_call(case: str) -> None:
+    make, ask, numbers = CASES[case]
+
+    def gradients(layer: Any, rho: Any) -> list[Tensor | None]:
+        parameters = [p for p in layer.parameters() if p.requires_grad]
+        total = sum((value**2).sum() for value in numbers(rho))
+        return list(torch.autograd.grad(total, parameters, allow_unused=True))
+
+    layer = make()
+    rho, same = ask(layer), ask(layer)
+    expected = gradients(layer, same)
+    train(layer)
+    for gradient, old in zip(gradients(layer, rho), expected, strict=True):
+        assert (gradient is None) == (old is None)
+        if old is not None:
+            torch.testing.assert_close(gradient, old)

@@ -157,7 +157,7 @@ def test_other_kernels_have_no_normal_form(kernel: kdm.Kernel):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_masses_of_cells(dtype: torch.dtype):
-    """From narrow to wide, near and far: the masses of the intervals, and their gradients."""
+    """The masses of intervals from narrow to wide, near and far, and their gradients."""
     middle, log_width = 3 * normal(200, 1, seed=1), -6 + 7 * torch.rand(200, 1, generator=seeded(2)).double()
     width = 10**log_width
     centre = (2 * normal(9, seed=3)).requires_grad_()

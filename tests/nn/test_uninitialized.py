@@ -62,12 +62,13 @@ def test_layers_with_values_do_not_warn(name: str) -> None:
         assert not caught(use, one)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_estimators_initialize_their_layers() -> None:
     x, y = X.numpy(), Y.numpy()
     for model, target in (
-        (kdm.KDMClassifier(random_state=0, method="discriminative", trend=None), y),
-        (kdm.KDMRegressor(random_state=0, trend=None), x[:, 0]),
-        (kdm.KDMDensity(method="likelihood", random_state=0), None),
+        (kdm.KDMClassifier(random_state=0, max_epochs=2, method="discriminative", trend=None), y),
+        (kdm.KDMRegressor(random_state=0, max_epochs=2, trend=None), x[:, 0]),
+        (kdm.KDMDensity(method="likelihood", max_epochs=2, random_state=0), None),
     ):
         assert not caught(lambda model, target: model.fit(x, target).score_samples(x), model, target)
 

@@ -216,7 +216,7 @@ def test_weights_beyond_the_range_of_float32_and_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sums_with_and_without_squares_agree(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    """On both sides of the limit: 2 x·c + log w is at most 64 in units of the bandwidth."""
+    """Points on both sides of the limit: 2 x·c + log w is at most 64 in units of the bandwidth."""
     computed = _calls(monkeypatch, background, "_sums")
     x, c, log_weights, v = _problem(dtype)
     room = 64 - (log_weights - LOG_BACKGROUND).amax().item()
@@ -227,7 +227,7 @@ def test_sums_with_and_without_squares_agree(monkeypatch: pytest.MonkeyPatch, dt
 
 
 def test_sums_without_squares_stay_finite() -> None:
-    """At the limit of products, where queries and components are as far from the origin as they may be."""
+    """Queries and components at the limit of products: as far from the origin as they may be."""
     c = torch.tensor([[8.0, 0.0], [-8.0, 0.0], [0.0, 12.0], [0.0, 0.0]])
     v, x = torch.tensor([[1e3], [2e3], [3e3], [4e3]]), torch.tensor([[4.0, 0.0], [8 / 3, 0.0]])
     for rows, log_weight in ((x[1:], 0.0), (x[:1], 40.0)):

@@ -11,7 +11,7 @@ import torch
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_compiled_kernels() -> None:
-    """In a process of its own: this one has the kernels in the interpreter."""
+    """The checks run in another process: this one has the kernels in the interpreter."""
     script = Path(__file__).with_name("cuda_checks.py")
     command, environment = [sys.executable, str(script)], {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

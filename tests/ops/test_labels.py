@@ -9,10 +9,10 @@ from types import CodeType
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import bounds
 import kdmkit as kdm
+from helpers import Operations
 from kdmkit.distributions import mixing
 from kdmkit.ops import Lookup, SquaredDistance, Term, dense
 from kdmkit.ops.labels import _QueuedLabels, log_labels_given
@@ -211,14 +211,6 @@ def test_layers_take_the_short_path(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(by_short, by_general, rtol=1e-4, atol=1e-5)
 
 
-class _Count(TorchDispatchMode):
-    calls = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.calls += 1
-        return func(*args, **(kwargs or {}))
-
-
 def _is_of_library(code: CodeType | str) -> bool:
     """Built-in functions are given by name."""
     return isinstance(code, CodeType) and code.co_filename.startswith(_LIBRARY)
@@ -232,7 +224,7 @@ def test_a_small_step_takes_few_operations_and_calls() -> None:
         (-net(x).log_prob(y)).mean().backward()
 
     step()
-    with _Count() as count:
+    with Operations() as count:
         step()
     profile = cProfile.Profile()
     profile.runcall(step)

@@ -38,7 +38,7 @@ def some_scores(rows: int = 5) -> list[Tensor | None]:
 @pytest.mark.parametrize("to", [0, 2, 5])
 @pytest.mark.parametrize("sharpness", [1.0, 2000.0])
 def test_groups_of_edges_agree_with_single_ones(to: int, sharpness: float) -> None:
-    """On a GPU edges of one depth are one product; here both ways run on a CPU."""
+    """Edges of one depth are one product on a GPU; here both ways run on a CPU."""
     logs, scores = stack(sharpness), some_scores()
     tables = Tables.stacked(logs)
     assert tables.sharp == (sharpness > 1,)
@@ -127,7 +127,7 @@ def test_the_floor() -> None:
 
 
 def test_the_largest_product_of_a_chain() -> None:
-    """By dynamic programming in the other direction."""
+    """Dynamic programming in the other direction."""
     logs = [torch.log_softmax(3 * normal(3, 3, seed=i), -1) for i in range(3)]
     scores = [normal(6, 3, seed=10 + i) for i in range(4)]
     value, states = maximize([-1, 0, 1, 2], scores, Tables.of(logs))

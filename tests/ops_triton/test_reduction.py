@@ -69,7 +69,7 @@ def test_agrees_with_the_reference(case: tuple[str, int, int, int, int]) -> None
 
 
 def test_precisions(precision: str) -> None:
-    """Of products: with few dimensions there are none."""
+    """Only products are rounded to TF32; sums over few dimensions have none."""
     check(make("squared-ard", 20, 50, 20, 4), TOLERANCE[precision])
 
 
@@ -106,7 +106,7 @@ def test_all_scores_are_minus_infinity(d: int) -> None:
 
 
 def evaluate_finite(case: Case) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """As `evaluate`, with an upstream gradient that is finite where logsumexps are not."""
+    """Like `evaluate`, with an upstream gradient that is finite where logsumexps are not."""
     leaves = [t.detach().requires_grad_() for t in case.tensors]
     outputs = case.with_tensors(leaves).attend("triton")
     return outputs, torch.autograd.grad(outputs, leaves, [torch.ones_like(o) for o in outputs])

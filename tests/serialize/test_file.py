@@ -261,7 +261,7 @@ def test_links_are_followed(file: Path) -> None:
 
 
 class Interrupt:
-    """Lets a function work so many times, then fails; half done where it is told how."""
+    """Lets a function work `allowed` times, then fails: before the call, or after it."""
 
     def __init__(self, function: Callable[..., Any], allowed: int, *, after: bool) -> None:
         self.function, self.left, self.after = function, allowed, after

@@ -160,7 +160,7 @@ def test_a_step_of_an_estimator(case, monkeypatch):
 
 
 def test_averages_move_without_reading_the_count():
-    """On a device as on a CPU."""
+    """Answers on a device are those on a CPU."""
     ensembles = [_cross_fitting(1, target_errors, ROWS[:, :1])[0] for _ in range(2)]
     for step in range(20):
         for number, objective in enumerate(ensembles):

@@ -111,7 +111,7 @@ def test_work_that_cannot_be_captured_is_called(monkeypatch):
 
 
 def test_modules_of_others_are_not_captured():
-    """What they do in Python would happen once."""
+    """Their Python code would run once only."""
     assert is_replayable(nn.Sequential(nn.Linear(2, 2), Dropout(0.1)))
     assert not is_replayable(Objective())
 

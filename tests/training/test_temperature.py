@@ -18,7 +18,7 @@ def test_it_minimises_the_cross_entropy(t: float) -> None:
     assert result == pytest.approx(t, rel=0.1)
 
     def objective(t_: float) -> float:
-        """With the prior of 1/T about 1, which counts as much as a row."""
+        """The cross-entropy with a prior of 1/T about 1, which counts as much as a row."""
         return float(cross_entropy(t * true / t_, labels)) + (1 / t_ - 1) ** 2 / 4000
 
     assert objective(result) < min(objective(0.98 * result), objective(1.02 * result))

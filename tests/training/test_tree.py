@@ -109,7 +109,7 @@ def test_penalties_by_hand():
 
 
 def test_regularisation_fades():
-    """At the last step almost nothing is left, and in evaluation there is none."""
+    """The last step has almost no regularisation, and evaluation has none."""
     data = columns()
     layer = started(data)
     made, rows = objective(layer, Table(data), shrinkage=3.0, smoothing=0.7, masking=0.0)

@@ -69,3 +69,31 @@ def test_what_no_row_has_together_becomes_improbable() -> None:
             probs = tree.tree().infer(a=torch.arange(3), target="c").probs
         broken[exact] = float(probs[[0, 1, 2], [1, 0, 1]].max())
     assert broken[True] < 1e-3 < broken[False]
+
+
+def test_steps_for_some_variables_leave_the_others_and_go_on() -> None:
+    columns = rows()
+    tree = layer(columns)
+    packing, packed, _ = packed_rows(tree, Table(columns), None)
+    objective = TreeObjective(tree, packing, packed, n_steps=1, shrinkage=0.0, smoothing=0.0).eval()
+    maximise_expectation(objective, packed)
+    before = {name: value.detach().clone() for name, value in tree.components.items()}
+    edges = tree.edge_probs().detach().clone()
+
+    @torch.no_grad()
+    def loss() -> float:
+        return float(objective(*packed.tensors).mean())
+
+    first = loss()
+    repeated = [name for name in list(tree.parents)[1:] if tree.kernel(name).discrete][:1]
+    once = layer(columns)
+    packing, packed, _ = packed_rows(once, Table(columns), None)
+    again = TreeObjective(once, packing, packed, n_steps=1, shrinkage=0.0, smoothing=0.0).eval()
+    maximise_expectation(again, packed, repeated)
+    with torch.no_grad():
+        assert float(again(*packed.tensors).mean()) < first - 1e-3
+    for name, value in once.components.items():
+        assert torch.equal(value, before[name]) == (name not in repeated)
+    for child, edge, old in zip(list(once.parents)[1:], once.edge_probs(), edges, strict=True):
+        touched = {child, once.parents[child]} & set(repeated)
+        assert torch.equal(edge, old) == (not touched)

@@ -239,13 +239,13 @@ def exact_prepared_density(p: Inputs) -> Callable[[], Tensor]:
 
 
 def prepared_density(p: Inputs) -> Callable[[], Tensor]:
-    """With an error of a thousandth; components are put in order beforehand."""
+    """A density with an error of a thousandth; components are put in order beforehand."""
     prepared = _prepared(p)
     return lambda: prepared.log_prob(p.x, rtol=1e-3)
 
 
 def preparing_density(p: Inputs) -> Tensor:
-    """With an error of a thousandth, components in no order."""
+    """A density with an error of a thousandth; putting components in order is timed as well."""
     return _prepared(p).log_prob(p.x, rtol=1e-3)
 
 

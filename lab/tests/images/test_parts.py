@@ -235,7 +235,7 @@ def test_steps_of_all_objectives_can_be_replayed() -> None:
 
 
 def test_probabilities_may_be_rounded() -> None:
-    """Of log-densities of hundreds of nats, which leave errors of some 1e-5."""
+    """Log-densities of hundreds of nats leave errors of some 1e-5."""
 
     class Rounded(nn.Module):
         def log_probs(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Shapes of batches, and sums and products in float32 at least."""
+"""Shapes of batches, distances, and sums and products in float32 at least."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -80,3 +80,8 @@ def full_precision(device_type: str) -> torch.autocast | nullcontext[None]:
     if has_autocast and torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
+
+
+def exact_distances(x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+    """Distances of all pairs, from differences: products would put coinciding points 1e-7 apart."""
+    return torch.cdist(x, z, compute_mode="donot_use_mm_for_euclid_dist")

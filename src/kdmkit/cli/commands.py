@@ -42,6 +42,18 @@ def fit(
     schema: Annotated[
         Path | None, typer.Option(help="Kinds of columns, as `kdmkit schema` writes them.")
     ] = None,
+    missing: Annotated[
+        Literal["outcome", "unknown"],
+        typer.Option(help="What an empty cell is: an outcome of its column, or an unknown value."),
+    ] = "outcome",
+    texts: Annotated[
+        Literal["left out", "pooled", "drawn"],
+        typer.Option(help="Texts of single people: left out, rare ones drawn as (other), or all drawn."),
+    ] = "left out",
+    min_level_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Levels with fewer rows are drawn as (other); else by the number of rows."),
+    ] = None,
     components: Annotated[int | None, typer.Option(min=1, help="Components of every column.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the rows at most.")] = None,
     rows: Annotated[
@@ -64,11 +76,14 @@ def fit(
         if not output.parent.is_dir():  # before the fit, not after it
             raise ValueError(bad_argument("--output", "a file in a folder that exists", str(output)))
         options: dict[str, Any] = {"n_components": components, "max_epochs": epochs, "max_rows": rows}
+        options["min_level_rows"] = min_level_rows
         table = KDMTable(
             types=_types(kind or []),
             schema=schema,
             targets=targets or None,
             rules=_rules(rule or []),
+            missing=missing,
+            texts=texts,
             checkpoint_dir=checkpoint,
             device=device,
             random_state=seed,

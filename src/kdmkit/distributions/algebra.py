@@ -12,10 +12,9 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_instance
 from kdmkit.distributions.arguments import check_variables, common_batch, is_checked
-from kdmkit.distributions.base import Mixture
+from kdmkit.distributions.base import Mixture, same_kernel
 from kdmkit.distributions.joint import JointKDM
 from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.overlap import same_kernel
 from kdmkit.distributions.weights import Given, as_log_weights
 from kdmkit.kernels import Kernel, check_continuous
 

@@ -1,25 +1,30 @@
-"""The bases of KDM, JointKDM and TreeKDM: distributions made of tensors and kernels that move and copy."""
+"""The bases of KDM, JointKDM and TreeKDM: distributions made of tensors and kernels that move and copy.
+
+`overlap` is tr ρσ of two of them; `Estimate` is a mean over draws with its error.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import as_shape, bad_argument, check_count, check_dtype, check_instance
-from kdmkit.distributions.batch_index import BatchIndex
-from kdmkit.distributions.estimates import Estimate, entropy_of_draws
-from kdmkit.distributions.overlap import overlap
+from kdmkit._core.logspace import safe_logsumexp
+from kdmkit.distributions.arguments import BatchIndex, common_batch
+from kdmkit.distributions.mixing import Entry
 from kdmkit.kernels import Kernel
 from kdmkit.kernels.bandwidth import Bandwidth
 
 if TYPE_CHECKING:
     from kdmkit.distributions.weights import Weights
+
 
 T = TypeVar("T")
 
@@ -209,6 +214,21 @@ def snapshot(part: Any) -> Any:
     return _copied(part, memo)
 
 
+def graph_snapshot(part: Any) -> Any:
+    """The same inside a graph: a copy through which gradients flow to what is trained.
+
+    A kernel around an encoder is returned itself: encoders are modules of users, which cannot be copied at
+    every step.
+    """
+    if isinstance(part, Tensor):
+        return part.clone() if part.requires_grad else part
+    modules = list(part.modules())
+    if not is_trained(part) or not all(isinstance(module, Kernel | Bandwidth) for module in modules):
+        return part
+    tensors = (x for module in modules for x in (*module._parameters.values(), *module._buffers.values()))
+    return _copied(part, {id(x): x.clone() if x.requires_grad else x for x in tensors if x is not None})
+
+
 def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """`copy.deepcopy` with the tensors of `memo`; of kernels and bandwidths ten times faster."""
     if id(module) in memo or not isinstance(module, Kernel | Bandwidth):
@@ -257,3 +277,78 @@ class cached_per_grad_mode(Generic[T]):
             cache[key] = self._function(instance)
         value: T = cache[key]
         return value
+
+
+class Estimate(NamedTuple):
+    """A mean over draws.
+
+    Args:
+        value: the mean, `(*batch,)`.
+        standard_error: of the mean.
+
+    >>> import kdmkit as kdm
+    >>> entropy = kdm.KDM(torch.zeros(1, 1), None, kdm.RBF.from_std(1.0)).estimate_entropy(10_000)
+    >>> bool(abs(entropy.value - 1.4189) < 5 * entropy.standard_error)
+    True
+    """
+
+    value: Float[Tensor, "*batch"]
+    standard_error: Float[Tensor, "*batch"]
+
+    @classmethod
+    def of_draws(cls, values: Float[Tensor, "n *batch"]) -> Estimate:
+        """The mean over the first dimension."""
+        return cls(values.mean(0), values.std(0) / math.sqrt(len(values)))
+
+
+@torch.no_grad()
+def entropy_of_draws(rho: Composite, n: int, generator: torch.Generator | None) -> Estimate:
+    """−E log p(x)."""
+    any_rho: Any = rho
+    drawn = rho.sample((n,), generator=generator)
+    log_prob = any_rho.log_prob(**drawn) if isinstance(drawn, dict) else any_rho.log_prob(drawn)
+    return Estimate.of_draws(-log_prob)
+
+
+def overlap(rho: Mixture, other: Mixture) -> Float[Tensor, "*batch"]:
+    """Σ_ij p_i q_j Π_v k_v²(c_vi, d_vj), one mixture's components as points of the other's projection."""
+    ours, theirs = rho._variables(), other._variables()
+    if list(ours) != list(theirs):
+        raise ValueError(bad_argument("other", f"the variables {list(ours)}", list(theirs)))
+    entries = []
+    for name, (kernel, components) in ours.items():
+        other_kernel, other_components = theirs[name]
+        check_same_kernel(kernel, other_kernel)
+        check_same_events(kernel, components, other_components)
+        m_dim = other_components.ndim - kernel.component_dim - 1
+        points = other_components.movedim(m_dim, 0)
+        # The dimension of the points comes in front of the batch.
+        missing = max(len(rho.batch_shape), m_dim) - m_dim
+        points = points.reshape(points.shape[0], *([1] * missing), *points.shape[1:])
+        entries.append(Entry(kernel, points, components, "overlap"))
+    common_batch({"batch_shape": rho.batch_shape, "other": other.batch_shape})
+    log_f = rho._weights.log_mix(entries)
+    return safe_logsumexp(log_f.movedim(0, -1) + other.log_weights).exp()
+
+
+def check_same_kernel(kernel: Kernel, other: Kernel) -> None:
+    """Raises unless components are states of one space, whose inner products the kernel gives."""
+    if not kernel.components_are_events:
+        raise TypeError(bad_argument("kernel", "one whose components are events", repr(kernel)))
+    if kernel.per_component or other.per_component:
+        raise ValueError(bad_argument("kernel", "one bandwidth for all components", "one per component"))
+    if other is not kernel and not same_kernel(kernel, other):
+        raise ValueError(bad_argument("other", f"a KDM with the kernel {kernel}", other))
+
+
+def check_same_events(kernel: Kernel, components: Tensor, other: Tensor) -> None:
+    """Raises unless components of two distributions have one shape."""
+    shape, other_shape = (part.shape[part.ndim - kernel.component_dim :] for part in (components, other))
+    if other_shape != shape:
+        wanted = f"a KDM over events of shape {tuple(shape)}"
+        raise ValueError(bad_argument("other", wanted, tuple(other_shape)))
+
+
+def same_kernel(a: Kernel, b: Kernel) -> bool:
+    """Whether two kernels are densities of the same form with the same parameters."""
+    return type(a) is type(b) and a.has_density and a.config() == b.config()

@@ -11,9 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions.arguments import common_batch
+from kdmkit.distributions.arguments import BatchIndex, common_batch
 from kdmkit.distributions.base import PartMap, map_values
-from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.weights import Given, Weights
@@ -145,7 +144,7 @@ class Evidence:
 
     def at(self, index: BatchIndex) -> Evidence:
         """The evidence of chosen elements of the batch."""
-        components, kernels = variables_at(index, self.components, self.kernels)
+        components, kernels = index.variables(self.components, self.kernels)
         ranks = {name: self._event_rank(name) for name in self.values}
         return replace(
             self,

@@ -13,6 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_shape, bad_argument, check_instance
 from kdmkit._core.logspace import log_normalize, safe_logsumexp
 from kdmkit.distributions.arguments import (
+    BatchIndex,
     Masks,
     Target,
     check_complete,
@@ -28,7 +29,6 @@ from kdmkit.distributions.arguments import (
     is_checked,
 )
 from kdmkit.distributions.base import Composite, Mixture, PartMap, map_values
-from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.event_inference import Answered, CaseScores, EventEvidence
 from kdmkit.distributions.events import Event
 from kdmkit.distributions.evidence import Evidence, gather_evidence, gather_values
@@ -381,7 +381,7 @@ class JointKDM(NamedVariables, Mixture):
         return JointKDM._made(self.components, weights, self.kernels, self._validate_args)
 
     def _at(self, index: BatchIndex) -> JointKDM:
-        components, kernels = variables_at(index, self.components, self.kernels)
+        components, kernels = index.variables(self.components, self.kernels)
         return JointKDM._made(components, self._weights.at(index), kernels, self._validate_args)
 
     def _draw_components(self, n: int, generator: torch.Generator | None) -> Mapping[str, Tensor]:

@@ -13,6 +13,7 @@ from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance, check_weights
 from kdmkit.distributions.arguments import (
+    BatchIndex,
     check_components,
     check_index,
     common_batch,
@@ -20,7 +21,6 @@ from kdmkit.distributions.arguments import (
     per_dimension,
 )
 from kdmkit.distributions.base import PartMap
-from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.mixing import Entry, log_posterior_weights
 from kdmkit.distributions.sampling import choose, draw_with_gradients
 from kdmkit.distributions.summaries import Summaries

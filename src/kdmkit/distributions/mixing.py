@@ -78,7 +78,7 @@ class Layout:
         return (n, math.prod(sizes)) if self.by_row else (*sizes, n)
 
     def to_queries(self, tensor: Tensor, event_rank: int) -> Tensor:
-        """From `(*lead, *event)` to `(*batch, n, *event)`, or `(n, rows, *event)` by row."""
+        """Reshapes `(*lead, *event)` to `(*batch, n, *event)`, or `(n, rows, *event)` by row."""
         event = tensor.shape[tensor.ndim - event_rank :]
         shape = (*self.lead, *event)
         expanded = tensor.expand(shape)

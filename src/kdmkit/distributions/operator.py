@@ -13,8 +13,7 @@ from kdmkit._core.checks import bad_argument, check_count, check_instance
 from kdmkit._core.logspace import log_normalize
 from kdmkit._core.tensors import pick
 from kdmkit.distributions.arguments import check_names
-from kdmkit.distributions.base import Mixture
-from kdmkit.distributions.overlap import check_same_events, check_same_kernel
+from kdmkit.distributions.base import Mixture, check_same_events, check_same_kernel
 from kdmkit.distributions.tree import TreeKDM
 from kdmkit.distributions.tree.condition import Conditioned
 from kdmkit.distributions.tree.drawing import draw_states
@@ -56,7 +55,7 @@ class DensityOperator:
     Args:
         rho: the distribution.
         n_states: of a TreeKDM, whose product states are as many as the product of its nodes' components. If
-            there are more than `n_states`, so many are drawn with their probabilities: sums over ρ are then
+            there are more, `n_states` of them are drawn with their probabilities: sums over ρ are then
             unbiased estimates, and entropies are too low, by about (rank − 1)/(2·n_states) nats.
         generator: source of randomness of these draws.
 
@@ -204,7 +203,8 @@ class DensityOperator:
         masses = (amplitudes.abs().square() * self.log_weights.exp().unsqueeze(-2)).sum(-1)
         outside = 1 - masses.sum(-1)
         cross = -torch.special.xlogy(masses, torch.where(probs > 0, probs, 1.0)).sum(-1)
-        relative = cross - self.entropy()
+        # Klein's inequality: below 0 there is rounding only.
+        relative = (cross - self.entropy()).clamp_min(0)
         return torch.where(outside > _SUPPORT, math.inf, relative)
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_count, check_instance, check_number
 from kdmkit._core.runtime import only_reverse_mode
+from kdmkit.distributions.arguments import BatchIndex
 from kdmkit.distributions.base import PartMap
-from kdmkit.distributions.batch_index import BatchIndex
-from kdmkit.distributions.features import Features, Values
+from kdmkit.distributions.component_scores import Features, Values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, Mixed, add_parts, log_norms
 from kdmkit.distributions.weights import Given, Weights

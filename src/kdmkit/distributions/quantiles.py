@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -107,9 +106,10 @@ class Knots:
         if bool((place == 0).any()) or bool((place > last).any()):
             return None
         near = (place + torch.arange(-2, 2, device=q.device)).clamp(0, last)
-        heights, points = mixed.gather(-1, near).unbind(-1), self.points[near].unbind(-1)
-        least = torch.full_like(q, self.least)
-        return Bracket(points[1], points[2], heights[1], heights[2], _cubic(q, heights, points), least)
+        heights, points = mixed.gather(-1, near), self.points[near]
+        (low, high), (below, reached) = points[..., 1:3].unbind(-1), heights[..., 1:3].unbind(-1)
+        share = _cubic(q, heights, points)
+        return Bracket(low, high, below, reached, share, torch.full_like(q, self.least))
 
 
 def _all_events(kernel: Kernel, low: Tensor, high: Tensor) -> Float[Tensor, " g"] | None:
@@ -123,15 +123,16 @@ def _all_events(kernel: Kernel, low: Tensor, high: Tensor) -> Float[Tensor, " g"
     return torch.cat([events, kernel.steps().to(events)]).unique()
 
 
-def _cubic(q: Tensor, heights: tuple[Tensor, ...], points: tuple[Tensor, ...]) -> Tensor:
+def _cubic(
+    q: Float[Tensor, "*lead"], heights: Float[Tensor, "*lead 4"], points: Float[Tensor, "*lead 4"]
+) -> Tensor:
     """The place between the inner two of four knots where a monotone cubic reaches q, as a share."""
-    width, rise = points[2] - points[1], heights[2] - heights[1]
-    gaps = [(b - a).clamp_min(1e-300) for a, b in pairwise(points)]
-    slopes = [(b - a) / gap for (a, b), gap in zip(pairwise(heights), gaps, strict=True)]
-    first, last = [
-        2 * a * b / (a + b).clamp_min(1e-300) * width / rise.clamp_min(1e-300) for a, b in pairwise(slopes)
-    ]
-    wanted = ((q - heights[1]) / rise.clamp_min(1e-300)).clamp(0, 1)
+    slopes = heights.diff() / points.diff().clamp_min(1e-300)
+    width, rise = points[..., 2] - points[..., 1], (heights[..., 2] - heights[..., 1]).clamp_min(1e-300)
+    before, after = slopes[..., :-1], slopes[..., 1:]
+    means = 2 * before * after / (before + after).clamp_min(1e-300)
+    first, last = (means * (width / rise).unsqueeze(-1)).unbind(-1)
+    wanted = ((q - heights[..., 1]) / rise).clamp(0, 1)
     share = wanted
     for _ in range(4):  # Newton's method for s·(first + s·(b + s·c)) = wanted
         b, c = 3 - 2 * first - last, first + last - 2
@@ -168,7 +169,8 @@ def search(
         if not bool(wide.any()):
             break
         if not bool(wide.all()):
-            active, points, now = active[wide], points[:, wide], Bracket(*[part[wide] for part in now])
+            active, points = active[wide], points[:, wide]
+            now = Bracket(*torch.stack(now)[:, wide])
         before = now.high - now.low
         now = _narrowed(now, points, cdf(points, active), q[active])
         result[:, active] = torch.stack([now.high, now.below, now.reached])
@@ -214,7 +216,7 @@ def _narrowed(now: Bracket, points: Tensor, cdf: Tensor, q: Tensor) -> Bracket:
     first = torch.where(
         reaches.any(0, keepdim=True), reaches.int().argmax(0, keepdim=True) + 1, len(ends) - 1
     )
-    low, high = [ends.gather(0, first - step).squeeze(0) for step in (1, 0)]
-    below, reached = [heights.gather(0, first - step).squeeze(0) for step in (1, 0)]
+    place = torch.cat([first - 1, first])
+    (low, high), (below, reached) = ends.gather(0, place), heights.gather(0, place)
     share = ((q - below) / (reached - below).clamp_min(1e-300)).clamp(0, 1)
     return Bracket(low, high, below, reached, share, now.least)

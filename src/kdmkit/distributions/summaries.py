@@ -12,7 +12,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_weights
 from kdmkit.distributions.arguments import check_levels, common_batch
 from kdmkit.distributions.base import Mixture
-from kdmkit.distributions.features import Features, Values
+from kdmkit.distributions.component_scores import Features, Values
 from kdmkit.distributions.mixing import Entry, log_posterior_weights
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.kernels import Kernel, check_continuous
@@ -48,8 +48,8 @@ class Summaries(Mixture):
         """π_i = Σ_j p_j ĉ_ji²: the probability of every label (discrete kernels); they sum to 1."""
         probs = self._average(Features(self.kernel, self.components, "probs"))
         # Rounded weights add up to 1 + ε. Gradients are those of the average, which is linear in the weights.
-        total = probs.detach().sum(-1, keepdim=True)
-        return probs / total.clamp_min(torch.finfo(total.dtype).tiny)
+        total = probs.detach().double().sum(-1, keepdim=True)
+        return (probs / total.clamp_min(torch.finfo(probs.dtype).tiny)).to(probs.dtype)
 
     @property
     def logits(self) -> Float[Tensor, "*batch n"]:

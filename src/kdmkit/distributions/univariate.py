@@ -193,9 +193,9 @@ class Univariate:
         """The smallest x with F(x) ≥ q, inside of brackets."""
         eps = torch.finfo(self.components.dtype).eps if self.components.is_floating_point() else 1e-9
         weights = self._weights
-        lead, m = q.shape, weights.shape[-1]
+        lead, m, is_shared = q.shape, weights.shape[-1], self._is_shared
         numbers = None if self._numbers is None else self._numbers.double()
-        if self._is_shared:
+        if is_shared:
             # All quantiles of a row share its weights.
             weights = weights.expand(*lead[len(lead) - weights.ndim + 1 :], m).reshape(-1, m)
 
@@ -218,10 +218,10 @@ class Univariate:
             height = (self._weights * self.kernel.cdf(x, self.components)).sum(-1)
             return height if numbers is None else height / numbers
 
-        flat = Bracket(*[part.expand(lead).reshape(-1) for part in start])
-        function = values if self._is_shared else everywhere
+        flat = Bracket(*torch.stack(torch.broadcast_tensors(*start)).reshape(len(start), -1))
+        function = values if is_shared else everywhere
         flat_reached = search(function, self.kernel, q.reshape(-1), flat, q.numel() * m, eps)
-        reached = Reached(*[part.reshape(lead) for part in flat_reached])
+        reached = Reached(*torch.stack(flat_reached).reshape(3, *lead))
         return self._at_atoms(q, reached, precision(reached.x, start.least, eps), cdf)
 
     def _at_atoms(

@@ -15,9 +15,9 @@ from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, chec
 from kdmkit._core.logspace import safe_log, safe_logsumexp
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import component_dtype
+from kdmkit.distributions.arguments import BatchIndex
 from kdmkit.distributions.base import PartMap, cached_per_grad_mode
-from kdmkit.distributions.batch_index import BatchIndex
-from kdmkit.distributions.features import Features, Values, as_numbers
+from kdmkit.distributions.component_scores import Features, Values, as_numbers
 from kdmkit.distributions.mixing import Entry, Mixed, log_posterior_weights, mix, mix_given
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_number, check_positive
+from kdmkit._core.tensors import exact_distances
 
 # The default lower bound, relative to the bandwidth: fits do not reach it before data sets a better one.
 _TINY = 1e-6
@@ -324,8 +325,7 @@ def typical_distance(points: Tensor, rule: str, *, pairs: int = 1 << 22) -> floa
     coincide = ROUNDING * float(points.abs().max())
     lengths = []
     for block in some.split(max(1, pairs // others.shape[0])):
-        # The product form would put coinciding points 1e-7 apart.
-        distances = torch.cdist(block, others, compute_mode="donot_use_mm_for_euclid_dist")
+        distances = exact_distances(block, others)
         apart = distances > coincide
         lengths.append(
             distances[apart] if rule == "mean" else torch.where(apart, distances, torch.inf).amin(1)

@@ -264,7 +264,7 @@ class Inflated(Around):
         return sums.gather(-1, place).squeeze(-1)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the continuous part, extended to all atoms but NaN."""
+        """The bounds of the continuous part, extended to all atoms but NaN."""
         low, high = self.kernel.quantile_bounds(q, self.split(components)[1])
         numbers = self._numbers.to(low)
         if len(numbers):

@@ -216,8 +216,11 @@ class OneOf(Region):
             values = values if values.shape[-1] else []
         else:
             values = values.reshape(-1).tolist() if isinstance(values, Tensor) else list(values)
-            nested = any(isinstance(value, Iterable) and not isinstance(value, str) for value in values)
-            values = as_tensor("values", values, wide=True) if nested else [_outcome(v) for v in values]
+            special = [value for value in values if type(value) not in _PLAIN]
+            if any(isinstance(value, Iterable) and not isinstance(value, str) for value in special):
+                values = as_tensor("values", values, wide=True)
+            elif special:
+                values = [_outcome(value) for value in values]
         if isinstance(values, list) and not values:
             raise ValueError(bad_argument("values", "one or more outcomes in a sequence", repr(self.values)))
         is_batch = isinstance(values, Tensor)

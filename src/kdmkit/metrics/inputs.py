@@ -16,6 +16,7 @@ from kdmkit._core.checks import (
     check_instance,
     check_label,
     is_integer,
+    simplex_tolerance,
 )
 from kdmkit.distributions import KDM
 from kdmkit.kernels import LocationScale
@@ -61,12 +62,13 @@ def as_floats(argument: str, value: Any) -> Float[Tensor, "*shape"]:
 
 
 def as_fractions(argument: str, value: Any) -> Float[Tensor, "*shape"]:
-    """Numbers in [0, 1]."""
+    """Numbers in [0, 1]; those that are outside by rounding become 0 or 1."""
     tensor = as_floats(argument, value)
-    outside = tensor[(tensor < 0) | (tensor > 1)]
+    slack = simplex_tolerance(tensor.dtype)
+    outside = tensor[(tensor < -slack) | (tensor > 1 + slack)]
     if outside.numel():
         raise ValueError(bad_argument(argument, "values in [0, 1]", outside[0].item()))
-    return tensor
+    return tensor.clamp(0, 1)
 
 
 def as_probs(argument: str, value: Any) -> Float[Tensor, "n k"]:

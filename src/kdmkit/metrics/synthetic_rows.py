@@ -19,7 +19,7 @@ from kdmkit._core.checks import bad_argument, check_count
 
 Columns = dict[str, np.ndarray]
 
-# Boosted trees take at most so many levels of a category; the rarest ones become missing.
+# The most levels of a category that boosted trees take; the rarest ones become missing.
 _MOST_LEVELS = 254
 _FOLDS = 3
 # Distances that differ by less are equal, up to rounding in single precision.
@@ -312,8 +312,8 @@ def _events(*parts: Mapping[str, np.ndarray]) -> list[tuple[Tensor, Tensor]]:
             for place, part in zip(levels, cells, strict=True):
                 missing = _missing(part)
                 texts = np.where(missing, "", part.astype(str)).astype(object)
-                known = texts[:, None] == names
-                place.append(np.column_stack([known & ~missing[:, None], ~known.any(1) | missing]))
+                indicators = texts[:, None] == names
+                place.append(np.column_stack([indicators & ~missing[:, None], ~indicators.any(1) | missing]))
             continue
         real = present_cells(np.concatenate(cells[1:]))
         scale, mean = (np.ptp(real) or 1.0, real.mean()) if len(real) else (1.0, 0.0)

@@ -24,7 +24,7 @@ from kdmkit._core.checks import (
 )
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.arguments import RESERVED
-from kdmkit.distributions.base import Composite, map_values, snapshot
+from kdmkit.distributions.base import Composite, PartMap, graph_snapshot, map_values, snapshot
 from kdmkit.kernels import Kernel, check_kernel, kernel_from_config
 
 # `infer` and `initialize` take variables by name, beside arguments of these names.
@@ -143,11 +143,11 @@ class KDMLayer(nn.Module, ABC):
 
     The parameters are `components.<variable>`, `kernels.<variable>.…`, and logits of weights.
 
-    The distributions that a layer returns belong to the graph of its parameters: gradients flow back, and a
-    distribution that was not read yet is computed from the parameters as they are when it is read, so read it
-    before the next step of the optimizer. Under `torch.no_grad` or `torch.inference_mode` they are snapshots:
-    they have no gradients, whenever they are read, and later steps do not move them. For that, parameters
-    that require gradients are copied; frozen ones are not.
+    The distributions that a layer returns are snapshots: later steps of an optimizer do not move them,
+    whenever they are read. For that, parameters that require gradients are copied; frozen ones are not.
+    Gradients flow through the copies to the parameters; under `torch.no_grad` or `torch.inference_mode` there
+    are none. A compiled layer, one under a transform of `torch.func`, and the encoder of a `Composed` kernel
+    inside a graph are not copied: read such a distribution before the next step.
 
     >>> import kdmkit as kdm
     >>> isinstance(kdm.nn.DensityLayer(2, n_components=4), KDMLayer)
@@ -234,17 +234,20 @@ class KDMLayer(nn.Module, ABC):
         return {name: self.kernel(name) for name in self.variables}
 
     @property
-    def _takes_snapshots(self) -> bool:
-        """Whether distributions keep what the parameters are now; compilers and transforms cannot copy."""
-        return not torch.is_grad_enabled() and only_reverse_mode()
+    def _snapshot(self) -> PartMap | None:
+        """Makes a part of a distribution keep its present value; compilers and transforms cannot copy."""
+        if not only_reverse_mode():
+            return None
+        return graph_snapshot if torch.is_grad_enabled() else snapshot
 
     def _parts(self) -> tuple[dict[str, Tensor], dict[str, Kernel]]:
-        """Components and kernels of a distribution, by variable: without gradients as they are now."""
+        """Components and kernels of a distribution, by variable, as they are now."""
         self._check_initialized()
         components, kernels = dict(self.components), self._kernels()
-        if not self._takes_snapshots:
+        copied = self._snapshot
+        if copied is None:
             return components, kernels
-        return map_values(snapshot, components), map_values(snapshot, kernels)
+        return map_values(copied, components), map_values(copied, kernels)
 
     def _check_initialized(self) -> None:
         """Warns, once, if components are still the random ones of the constructor."""
@@ -262,8 +265,8 @@ class KDMLayer(nn.Module, ABC):
         self._is_initialized = True
 
     def _evidence(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of `infer` for a distribution of `_parts`: those with gradients are replaced."""
-        if self._takes_snapshots:
+        """Arguments of `infer` for a distribution of `_parts`: without gradients, they are copied as well."""
+        if self._snapshot is snapshot:
             for name, value in values.items():
                 if isinstance(value, Tensor):
                     values[name] = snapshot(value)

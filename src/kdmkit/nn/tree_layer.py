@@ -156,7 +156,7 @@ class TreeLayer(KDMLayer):
             validate_args: whether values are checked; None: on a CPU they are, as in `JointLayer.joint`.
         """
         edges = self.edge_probs() if edges is None else edges
-        states = self._states(snapshot(edges) if self._takes_snapshots else edges)
+        states = self._states(edges if torch.is_grad_enabled() else snapshot(edges))
         components, kernels = self._parts()
         return TreeKDM._made(components, kernels, states, self._checks_values(validate_args))
 

@@ -33,13 +33,29 @@ class LearnedTree(NamedTuple):
 
     Attributes:
         parents: by variable, its parent; None for the root.
-        information: of all pairs of variables, in their order.
-        independent: variables that may be independent of their parents, by the floor of the information.
+        information: of all pairs of variables, in the order of `parents`; more may follow.
     """
 
-    parents: dict[str, str | None]
+    parents: Mapping[str, str | None]
     information: PairInformation
-    independent: frozenset[str]
+
+    @property
+    def independent(self) -> frozenset[str]:
+        """Variables that may be independent of their parents, by the floor of the information."""
+        return self._below(self.information.value)
+
+    @property
+    def doubtful(self) -> frozenset[str]:
+        """Those of them whose parents predict them a little better than chance would on average."""
+        return self.independent - self._below(self.information.estimate)
+
+    def _below(self, information: Float[Tensor, "v v"]) -> frozenset[str]:
+        place = {name: i for i, name in enumerate(self.parents)}
+        return frozenset(
+            name
+            for name, up in self.parents.items()
+            if up is not None and not bool(information[place[name], place[up]])
+        )
 
 
 def learn_tree(
@@ -51,6 +67,7 @@ def learn_tree(
     targets: Collection[str] = (),
     preference: float = 1.0,
     others: Sequence[Variable] = (),
+    attached: Collection[str] = (),
 ) -> LearnedTree:
     """A maximum spanning tree of pairwise mutual information (`pair_information`).
 
@@ -65,6 +82,8 @@ def learn_tree(
         preference: information between a target and another variable counts this many times. Then more
             variables are neighbours of a target, and their information need not pass through others.
         others: variables that are no nodes; the information has them behind the nodes.
+        attached: variables that are attached to the tree of the other ones: they do not come between two of
+            these that tell about each other.
     """
     every = pair_information([*variables, *others], data, observed, weights)
     information = PairInformation(*(part[: len(variables), : len(variables)] for part in every))
@@ -74,26 +93,11 @@ def learn_tree(
     strength = information.value.sum(1)
     weight = torch.where(at_target, preference, 1.0) * information.estimate
     weight = weight + _TIE * (strength.unsqueeze(0) + strength.unsqueeze(1))
-    above = spanning_tree(weight)
+    is_first = torch.tensor([name not in attached for name in names])
+    before = is_first.unsqueeze(0) & is_first.unsqueeze(1) & (information.value > 0)
+    above = spanning_tree(weight + torch.where(before, float(weight.max()) + 1, 0.0))
     parents = {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
-    return LearnedTree(parents, every, independent_variables(names, parents, information))
-
-
-def independent_variables(
-    names: Sequence[str],
-    parents: Mapping[str, str | None],
-    information: PairInformation,
-) -> frozenset[str]:
-    """Variables that may be independent of their parents: their information is 0.
-
-    Args:
-        names: of the variables, in the order of the information.
-        parents: by variable, its parent.
-    """
-    value, place = information.value, {name: i for i, name in enumerate(names)}
-    return frozenset(
-        name for name, up in parents.items() if up is not None and not bool(value[place[name], place[up]])
-    )
+    return LearnedTree(parents, every)
 
 
 # ---- spanning trees

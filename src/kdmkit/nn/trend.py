@@ -262,7 +262,7 @@ class ResidualMemory(nn.Module):
 def with_background(
     mean: Float[Tensor, "n outputs"], log_overlap: Float[Tensor, " n"], background: Tensor | float
 ) -> tuple[Float[Tensor, "*lead n outputs"], Float[Tensor, "*lead n 1"]]:
-    """From the mean residual and log Σ_i w_i·k² of the rows to g and the coverage.
+    """The function g and the coverage, from the mean residual and log Σ_i w_i·k² of the rows.
 
     Several backgrounds have the shape `(*lead, 1)`.
     """

@@ -199,7 +199,7 @@ class _NearPairs:
             yield rows, blocks.kept.index_select(1, columns).mul_(overlaps)
 
     def _exact_scores(self, block: int) -> Float[Tensor, "k size"]:
-        """In float64."""
+        """The scores of one block, in float64."""
         blocks, some = self._blocks, slice(block, block + 1)
         centre, scale = blocks.centre[some].double(), blocks.scale.double()
         log_weights = blocks.log_weights.view(-1, blocks.size)[some].double()

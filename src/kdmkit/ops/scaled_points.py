@@ -50,7 +50,7 @@ class ScaledPoints:
 
     @classmethod
     def of(cls, query: Tensor, components: Tensor, scale: Tensor, dtype: torch.dtype) -> ScaledPoints:
-        """In `dtype`; on a CPU in float64 if float32 products would lose too many digits."""
+        """Points in `dtype`; on a CPU in float64 if float32 products would lose too many digits."""
         if dtype == torch.float32 and query.device.type == "cpu":
             near = cls.near(query, components, scale)
             if near is not None:
@@ -60,7 +60,7 @@ class ScaledPoints:
 
     @classmethod
     def near(cls, query: Tensor, components: Tensor, scale: Tensor) -> ScaledPoints | None:
-        """In float32, None if its products would lose too many digits."""
+        """Points in float32; None if its products would lose too many digits."""
         points, limit = cls.about(None, query, components, scale, torch.float32), _FLOAT32_REACH
         if points.reach <= min(limit, _ORIGIN_REACH):
             return points
@@ -72,7 +72,7 @@ class ScaledPoints:
     def about(
         cls, centre: Tensor | None, query: Tensor, components: Tensor, scale: Tensor, dtype: torch.dtype
     ) -> ScaledPoints:
-        """In `dtype`, about a centre; None is the origin."""
+        """Points in `dtype`, about a centre; None is the origin."""
         x, c, factor = query.to(dtype), components.to(dtype), 0.0
         if centre is not None:
             centre = centre.to(dtype)

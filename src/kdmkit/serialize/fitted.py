@@ -24,10 +24,9 @@ from kdmkit.nn import DensityLayer
 from kdmkit.nn.mixture_layer import prepare_layers
 from kdmkit.nn.pair_information import PairInformation
 from kdmkit.serialize import modules
-from kdmkit.serialize.description import check_sizes
+from kdmkit.serialize.description import check_sizes, check_types, decode, encode
 from kdmkit.serialize.modules import UserModules, filled, predictor_from, tensors_of
 from kdmkit.serialize.schemas import check_schema, check_timeline
-from kdmkit.serialize.values import check_types, decode, encode
 
 CLASSES: dict[str, Any] = {
     "KDMDensity": KDMDensity,

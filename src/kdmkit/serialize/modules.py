@@ -18,7 +18,7 @@ from kdmkit.distributions import KDM, JointKDM
 from kdmkit.distributions.tree import TreeKDM
 from kdmkit.kernels import Bandwidth, Kernel, kernel_from_config
 from kdmkit.nn import MLP, ChainLayer, DensityLayer, JointLayer, KDMLayer, Predictor, Scaler, TreeLayer
-from kdmkit.serialize.values import check_types
+from kdmkit.serialize.description import check_types
 
 _DISTRIBUTIONS: dict[str, type] = {"KDM": KDM, "JointKDM": JointKDM, "TreeKDM": TreeKDM}
 CLASSES: dict[str, type] = {

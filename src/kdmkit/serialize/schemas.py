@@ -11,7 +11,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.kinds import KINDS
 from kdmkit.estimators.table.frames.storage import BASES
 from kdmkit.estimators.table.rule_text import read_statement
-from kdmkit.serialize.values import has_type
+from kdmkit.serialize.description import has_type
 
 _LARGEST = 1 << 53
 

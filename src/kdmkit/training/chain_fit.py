@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit.nn import ChainLayer
 from kdmkit.training.fit_arguments import FitOptions, Rows
-from kdmkit.training.level_penalty import LevelPenalty
 from kdmkit.training.loop import fit
 from kdmkit.training.packing import Packing, Table
+from kdmkit.training.tree_objective import LevelPenalty
 
 # Longer sequences are learned in pieces; steps of one batch; steps of a block of validation.
 _PIECE, _BATCH_STEPS, _BLOCK = 1024, 1 << 14, 8
@@ -76,7 +76,7 @@ class SequenceLayout:
         return padded[self.sequence.to(padded.device), self.step.to(padded.device)]
 
     def pieces(self, most: int) -> SequenceLayout:
-        """Sequences in pieces of at most so many steps; pieces without a row are left out."""
+        """Sequences in pieces of at most `most` steps; pieces without a row are left out."""
         n_pieces = int(self.step.amax()) // most + 1
         piece = self.sequence * n_pieces + self.step // most
         _, number = torch.unique(piece, return_inverse=True)
@@ -187,17 +187,20 @@ def chain_options(layout: SequenceLayout, **changes: Any) -> FitOptions:
 
 
 def _rows(
-    rows: Rows, layout: SequenceLayout, hidden: Bool[Tensor, " n"], known: Bool[Tensor, " n"] | None = None
+    rows: Rows,
+    layout: SequenceLayout,
+    hidden: Bool[Tensor, " n"],
+    given_rows: Bool[Tensor, " n"] | None = None,
 ) -> Rows:
     """Sequences as samples: codes, numbers, the cells that count, and those that are given.
 
     Args:
-        hidden: rows that do not count; with `known`, they count given the others.
-        known: rows that are given.
+        hidden: rows that do not count; with `given_rows`, they count given the others.
+        given_rows: rows that are given.
     """
     codes, numbers, seen = rows.tensors
-    counted = ~hidden if known is None else torch.ones_like(hidden)
-    given = torch.zeros_like(hidden) if known is None else known
+    counted = ~hidden if given_rows is None else torch.ones_like(hidden)
+    given = torch.zeros_like(hidden) if given_rows is None else given_rows
     masks = (layout.pad(seen & mask.unsqueeze(-1)) for mask in (counted, given))
     weights = torch.zeros(layout.n_sequences).index_add_(0, layout.sequence, (counted & ~given).float())
     return Rows((layout.pad(codes), layout.pad(numbers), *masks), weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ _GRID = torch.logspace(-2, 4, 49, dtype=torch.float64)
 _BLOCK = 4096
 # Logits are finite: no probability is less than this one.
 _LEAST = 1e-9
+# Steps of expectation maximisation end when they raise the mean log-likelihood of rows by less, in nats.
+_LEAST_GAIN, _MOST_STEPS = 0.002, 30
 
 
 def fit_tree(
@@ -41,7 +43,7 @@ def fit_tree(
     masking_fading: float = TREE_RECIPE.fading,
     targets: Targets | None = None,
     centre_step: float | None = None,
-    exact_counts: bool = False,
+    exact_counts: bool | Collection[str] = False,
     identity: dict[str, Any] | None = None,
 ) -> list[dict[str, float]]:
     """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
@@ -60,7 +62,7 @@ def fit_tree(
         centre_step: steps of centres of numbers are multiplied by this times the bandwidth, and by ½ at most:
             centres that move far for their width lie less exactly. None leaves them as they are.
         exact_counts: whether a step of expectation maximisation follows: what no row has together becomes as
-            improbable as `shrinkage` allows. Not with targets.
+            improbable as `shrinkage` allows. It is repeated for variables named here. Not with targets.
         identity: what else a checkpoint depends on.
 
     Returns:
@@ -98,7 +100,7 @@ def fit_tree(
         described["targets"] = targets.config()
     history = fit(objective, rows, validation_rows, options=options, identity=described, description="tree")
     if exact_counts and not targets:
-        maximise_expectation(objective, rows)
+        maximise_expectation(objective, rows, () if exact_counts is True else exact_counts)
     return history
 
 
@@ -181,35 +183,64 @@ def _concentration(counts: Float[Tensor, "p c"]) -> float:
 # ---- expectation maximisation
 
 
-def maximise_expectation(objective: TreeObjective, rows: Rows) -> None:
+def maximise_expectation(objective: TreeObjective, rows: Rows, repeated: Collection[str] = ()) -> None:
     """Sets edges and components of levels to their expected shares among the rows; other parameters stay.
 
     Levels that no row has together keep a small probability after a gradient descent of few steps; here it
-    becomes that of the pseudo-counts of the objective and of the smoothing of kernels.
+    becomes that of the pseudo-counts of the objective and of the smoothing of kernels. A descent of few steps
+    may also miss a rule: for some variables the step is repeated while it raises the likelihood.
 
     Args:
         objective: of the fit, without targets; its layer is changed in place.
         rows: the training rows.
+        repeated: variables whose edges and components are changed again. Repeated for all variables, the
+            steps overfit the rows.
     """
+    rows = rows.to(objective.layer.weight_logits.device)
+    names: Collection[str] = objective.layer.variables
+    before = -math.inf
+    for _ in range(_MOST_STEPS):
+        log_prob, counts = _expected_counts(objective, rows)
+        if log_prob < before + _LEAST_GAIN:
+            return
+        _set_shares(objective, counts, names)
+        before, names = log_prob, repeated
+        if not names:
+            return
+
+
+def _expected_counts(objective: TreeObjective, rows: Rows) -> tuple[float, list[Tensor]]:
+    """The mean log-likelihood of the rows, and expected counts of edges and of tables of levels."""
     layer, losses = objective.layer, objective.losses
-    rows = rows.to(layer.weight_logits.device)
     with torch.no_grad():
         edges, tables = layer.edge_probs(), losses.cells.levels.tables(layer.components)
     inputs = [value.detach().requires_grad_() for value in (edges.log(), *tables)]
     counts = [torch.zeros_like(value) for value in inputs]
+    log_prob = 0.0
     for index in torch.arange(len(rows), device=layer.weight_logits.device).split(_BLOCK):
         (codes, numbers, seen), weights = rows.take(index)
         # Derivatives by log-probabilities are expected counts.
         log_probs = -losses.log_losses(codes, numbers, seen, inputs[0].exp(), inputs[1:])
         total = log_probs.sum() if weights is None else (weights.to(log_probs) * log_probs).sum()
+        log_prob += float(total.detach())
         for count, gradient in zip(counts, torch.autograd.grad(total, inputs), strict=True):
             count += gradient
+    return log_prob / (len(rows) if rows.weights is None else float(rows.weights.sum())), counts
+
+
+def _set_shares(objective: TreeObjective, counts: list[Tensor], names: Collection[str]) -> None:
+    """Sets the edges at some variables, and their components."""
+    layer, losses = objective.layer, objective.losses
+    changed = [child in names or above in names for child, above in list(layer.parents.items())[1:]]
     with torch.no_grad():
+        edges, tables = layer.edge_probs(), losses.cells.levels.tables(layer.components)
         pseudo = losses.shrinkage.unsqueeze(-1) * layer.state_probs(edges)[1:]
-        layer.edge_logits.copy_(_shares(counts[0] + pseudo.unsqueeze(1), edges).log())
+        shares = _shares(counts[0] + pseudo.unsqueeze(1), edges).log()
+        layer.edge_logits[changed] = shares[changed]
         for group, table, count in zip(losses.cells.levels.groups, tables, counts[1:], strict=True):
             for i, name in enumerate(group.names):
-                _set_levels(layer.components[name], layer.kernel(name), count[i].mT, table[i].mT.exp())
+                if name in names:
+                    _set_levels(layer.components[name], layer.kernel(name), count[i].mT, table[i].mT.exp())
 
 
 def _shares(

@@ -75,7 +75,7 @@ class Brute:
         return result
 
     def log_prob(self, values: Mapping[str, Any], observed: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Of some variables: the others are integrated out."""
+        """The log-density of some variables: the others are integrated out."""
         return torch.logsumexp(self.log_joint(self.factors(values, observed)), -1)
 
     def log_posterior(self, node: str, factors: Mapping[str, Tensor]) -> Tensor:

@@ -1,27 +1,12 @@
 """Evidence that is a KDM: pieces that all rows share are mixed by one product."""
 
-from typing import Any
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import kdmkit as kdm
-from helpers import close, normal
+from helpers import Operations, close, normal
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions.tree.condition import mix_pieces
-
-
-class Sizes(TorchDispatchMode):
-    """Notes the number of elements of the largest tensor that an operation returns."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        result = [one for one in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(one)]
-        self.largest = max([self.largest, *(one.numel() for one in result)])
-        return out
 
 
 @pytest.mark.parametrize("scale", [1.0, 300.0, 3000.0])
@@ -43,9 +28,9 @@ def test_shared_pieces_equal_the_logsumexp(scale: float) -> None:
 
 def test_shared_pieces_take_little_memory() -> None:
     values, weights = torch.zeros(300, 1, 300), torch.zeros(2000, 300)
-    with Sizes() as sizes:
+    with Operations() as operations:
         mix_pieces(values, weights)
-    assert sizes.largest <= 2000 * 300
+    assert operations.largest <= 2000 * 300
 
 
 def test_a_kdm_as_evidence_equals_the_joint() -> None:

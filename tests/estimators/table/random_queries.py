@@ -113,7 +113,7 @@ class QueryWriter:
         self.names = [name for name, syntax in columns.items() if syntax.kind != "left out"]
 
     def event(self, depth: int = 3) -> str:
-        """An event with at most so many levels of parentheses."""
+        """A random event; `depth` limits the levels of parentheses."""
         pick = self.rng.random()
         if depth == 0 or pick < 0.4:
             return self.condition()

@@ -15,6 +15,7 @@ from kdmkit.estimators.table.codecs.parts import NumberPart, part_from_config
 from kdmkit.kernels import OneOf, Resolution
 
 RNG = np.random.default_rng(0)
+TENTHS = np.round(np.random.default_rng(1).gamma(3, 2, 300), 1)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +33,31 @@ RNG = np.random.default_rng(0)
             Resolution(1.0, 0.0),
         ),  # by chance
         (1e9 + RNG.integers(0, 1000, 200), 15, Resolution(1.0, 0.0)),
+        (TENTHS + 0.2, 15, Resolution(0.1, 0.0)),
+        (np.cumsum(TENTHS), 15, Resolution(0.1, 0.0)),
+        (TENTHS - 0.1 - TENTHS[::-1], 15, Resolution(0.1, 0.0)),  # 2.8e-17 is 0
+        ((TENTHS.astype("f") + np.float32(0.2)).astype(float), 6, Resolution(0.1, 0.0)),
+        (TENTHS / 3, 15, None),
+        (np.array([0.0, 2e-16, 0.0345, 1.0]), 15, None),  # 2e-16 is no rounding error
         (np.zeros(3), 15, Resolution(1.0, 0.0)),
     ],
 )
 def test_resolution(numbers: np.ndarray, digits: int, grid: Resolution | None) -> None:
     assert resolution(count(numbers), digits) == grid
+
+
+def test_numbers_with_rounding_errors_are_those_of_the_grid() -> None:
+    codes = fit_numbers(np.repeat([0.3, 0.1 + 0.2, 0.4, 0.6, 0.1 + 0.7], 20))
+    assert isinstance(codes, CodePart)
+    assert codes.numbers == (0.3, 0.4, 0.6, 0.8)
+    events = codes.encode(np.array([0.1 + 0.2, 0.3, 0.35]))
+    assert events.values.tolist()[:2] == [0, 0]
+    assert events.inside.tolist() == [True, True, False]
+    numbers = TENTHS + 0.2
+    part = fit_numbers(numbers)
+    assert isinstance(part, NumberPart)
+    back = part.decode(part.encode(numbers).values)
+    assert back.tolist() == np.round(numbers, 1).tolist()
 
 
 def test_atoms_stand_out() -> None:

@@ -196,3 +196,26 @@ def test_a_schema_is_printed_edited_and_used(parcels: Any, tmp_path: Path, unche
     }
     assert len(columns["weight"]["examples"]) == 2
     assert columns["weight"]["unsure"] == ""
+    # A kind that agrees with the data keeps its reason.
+    assert columns["weight"]["why"] == schema["columns"]["weight"]["why"] != "asked for"
+    assert columns["items"]["why"] == columns["size"]["why"] == "asked for"
+
+
+def test_fit_takes_what_missing_cells_and_rare_texts_are(tmp_path: Path, unchecked: None) -> None:
+    lines = [
+        f"{i % 7 or ''},{'abcd'[i % 4] if i % 9 else f'rare {i}'},came in {i} and left again a bit later on"
+        for i in range(120)
+    ]
+    (tmp_path / "rows.csv").write_text("size,title,note\n" + "\n".join(lines))
+    options = ("--missing", "unknown", "--texts", "pooled", "--min-level-rows", 10)
+    run("fit", tmp_path / "rows.csv", "-o", tmp_path / "m", "--components", 2, "--epochs", 1, *options)
+    table = kdm.load(tmp_path / "m")
+    assert (table.missing, table.texts, table.min_level_rows) == ("unknown", "pooled", 10)
+    drawn = table.sample(300, random_state=0, frame="pandas")
+    assert drawn["size"].notna().all()
+    assert set(drawn["title"]) == {*"abcd", "(other)"}
+    assert set(drawn["note"]) == {"(other)"}
+    defaults = tmp_path / "defaults"
+    run("fit", tmp_path / "rows.csv", "-o", defaults, "--components", 2, "--epochs", 1)
+    assert list(kdm.load(defaults).sample(5)) == ["size", "title"]
+    assert "--texts" in run("fit", "rows.csv", "-o", "m", "--texts", "some", code=2)

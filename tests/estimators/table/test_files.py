@@ -44,7 +44,7 @@ def test_digits_after_a_leading_zero_are_texts(tmp_path: Path) -> None:
 
 
 def test_more_digits_than_an_integer_has_are_texts(tmp_path: Path) -> None:
-    """As floating-point numbers they would be other numbers."""
+    """Floating-point numbers would change them."""
     path = tmp_path / "t.csv"
     path.write_text(f"a,b,c\n{2**63},{2**63 - 1},{-(2**63) - 1}\n{2**63 + 1},1,2\n", "utf-8")
     table = read_file(path)
@@ -247,3 +247,27 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=True)
         peaks.append(float(run.stdout))
     assert peaks[1] < peaks[0] + 60
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n\n"])
+def test_a_header_without_rows(tmp_path: Path, end: str) -> None:
+    (tmp_path / "data.csv").write_text("a,b" + end)
+    (empty,) = read_batches(tmp_path / "data.csv")
+    assert (empty.column_names, empty.num_rows) == (["a", "b"], 0)
+
+
+def test_a_wide_header_without_rows_needs_little_memory(tmp_path: Path) -> None:
+    """Arrow's parser takes 8 kB for a column."""
+    (tmp_path / "wide.csv").write_text(",".join(f"c{i}" for i in range(33_000)) + "\n")
+    program = f"""
+import resource
+from kdmkit.estimators.common.csv_parquet import read_batches
+list(read_batches({str(tmp_path / "small.csv")!r}))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak()
+list(read_batches({str(tmp_path / "wide.csv")!r}))
+print(peak() - before)
+"""
+    (tmp_path / "small.csv").write_text("a,b\n1,2\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 100

@@ -321,7 +321,7 @@ def test_step_functions() -> None:
 
 @pytest.mark.filterwarnings("ignore:levels that the fitted rows lack")
 def test_coarser_cells_that_contradict_each_other_are_rare_by_option() -> None:
-    """Of a new shop nothing is known: then its city and its manager cannot occur together."""
+    """Nothing is known of a new shop: then its city and its manager cannot occur together."""
     frame = visits(300)
     row = pd.DataFrame([frame.iloc[0].to_dict() | {"shop": "s99", "city": "city 1", "manager": "m0"}])
     options: Any = {"n_components": 2, "max_epochs": 1, "random_state": 0}

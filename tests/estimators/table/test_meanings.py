@@ -1,4 +1,27 @@
-"""Small questions whose answer everybody knows: ends of ranges, units, values that cannot be, odd names."""
+"""Small questions whose answer everybody knows: ends of ranges, units, values that cannot be, odd names.
+
+An audit of answers, and where each of its findings is tested (here, if no file is named):
+
+- a01, strict ends at a frequent value: `test_a_strict_end_leaves_a_frequent_value_out`
+- a02, ends of narrow ranges on the target and in draws: `test_both_ends_of_a_narrow_range_on_the_target`
+- a03, whole turns of a circle: `test_whole_turns_are_counted_once`
+- a04, single times and date-times: `test_single_times_and_date_times`
+- a05, certain and impossible events: `test_certain_and_impossible_events`
+- a06, densities of levels: `test_densities_of_levels_are_their_probabilities`
+- a07, dates, times and durations as values: `test_densities_and_probabilities_of_dates_times_and_durations`,
+  `test_densities_of_one_value_and_of_lists`
+- a08, atoms beside densities: `test_an_atom_beside_a_density_in_any_unit`
+- a09, rows filled in together: `test_rows_filled_in_together_are_at_least_as_probable_as_cell_by_cell`
+- a10, integers beyond 2^53: `test_integers_beyond_2_to_53_are_left_out_with_a_reason`
+- a11, probabilities above 1, modes of dates: `test_the_mode_of_a_date_is_its_most_probable_day`,
+  `test_no_probability_is_above_1`, distributions/test_values_of_users.py, metrics/test_reliability.py
+- a12, values off the grid: `test_values_off_the_grid_have_no_probability`
+- a13, printed questions: `test_printed_questions_ask_the_same`
+- a14, evidence outside of the data: `test_evidence_outside_of_the_data_is_answered_with_a_warning`,
+  test_support.py
+- a15, results that share parameters (nn/test_snapshots.py), lost gradients and soft labels
+  (distributions/test_values_of_users.py), bias of Gumbel draws (distributions/test_rsample.py)
+"""
 
 from __future__ import annotations
 
@@ -111,6 +134,37 @@ def test_densities_and_probabilities_of_dates_times_and_durations(table: kdm.KDM
     # Minutes of date-times are measured in their middle.
     assert answer.density([value]) == pytest.approx(answer.probability(value), rel=1e-3)
     assert table.query(name, {name: value}).probability((None, value)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["zeros", "tenths", "minute", "stamp", "day", "lasts", "count", "level"])
+def test_densities_of_one_value_and_of_lists(table: kdm.KDMTable, name: str) -> None:
+    cells, answer = mixed()[name][:3], table.query(name)
+    expected = answer.density(list(cells))
+    for several in (tuple(cells), cells, cells.to_numpy(), iter(cells)):
+        np.testing.assert_array_equal(answer.density(several), expected)
+    np.testing.assert_array_equal(answer.log_density(cells), np.log(expected))
+    for value in (cells[0], cells.to_numpy()[0], cells.to_numpy()[:1].reshape(())):
+        assert isinstance(answer.density(value), float)
+        assert answer.density(value) == expected[0]
+        assert answer.log_density(value) == np.log(expected[0])
+    assert answer.density([]).shape == (0,)
+    wrong: list[Any] = [[[cells[0]]], [cells[0], [cells[0]]], {cells[0]}, {cells[0]: 1}]
+    for value in wrong:
+        for ask in (answer.density, answer.log_density):
+            with pytest.raises(ValueError, match="values: expected a value, or a list of values, got"):
+                ask(value)
+
+
+def test_no_probability_is_above_1(table: kdm.KDMTable) -> None:
+    for given in (None, "tenths > 20", {"count": 3}, "zeros = 0 or tenths = 20.1"):
+        for name in ("count", "level", "day", "minute"):
+            answer = table.query(name, given)
+            values = table.levels(name) if answer.levels else mixed()[name][:20]
+            assert max(answer.probability(value) for value in values) <= 1
+            assert not answer.ordered or answer.probability((None, None)) == 1
+    probs = table.predict_proba(mixed().drop(columns="level"), "level")
+    assert probs.max() <= 1
+    np.testing.assert_allclose(probs.sum(1), 1, atol=1e-7)
 
 
 def test_densities_of_times_sum_to_one(table: kdm.KDMTable) -> None:

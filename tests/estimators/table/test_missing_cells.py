@@ -53,3 +53,26 @@ def test_cells_that_exclude_each_other_are_not_drawn_together(table: kdm.KDMTabl
     assert (drawn["second_income"].isna() != drawn["second_source"].isna()).mean() < 1e-3
     assert table.probability("application = joint", given={"second_income": None}) < 1e-3
     assert table.query("second_income", given="application = individual").p_missing > 0.998
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_short_fits_know_which_cells_exclude_each_other(data: Any, seed: int) -> None:
+    """Two passes over the rows are too few for gradients to learn it."""
+    table = kdm.KDMTable(n_components=8, max_epochs=2, random_state=seed).fit(data)
+    assert table.query("second_income", given="application = individual").p_missing > 0.998
+    assert table.probability("application = joint", given={"second_income": None}) < 2e-3
+
+
+def test_presence_does_not_come_between_values() -> None:
+    """Cells of both columns are missing for one reason; their values tell about each other all the same."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=600)
+    gone = rng.random(600) < 0.4
+    cells = {name: np.where(gone, np.nan, x + 0.5 * rng.normal(size=600)) for name in "ab"}
+    table = kdm.KDMTable(n_components=4, max_epochs=1, random_state=0).fit({**cells, "c": x})
+    columns = table.schema_.columns
+    values = {column.variables[0] for column in columns.values()}
+    links = [{name, above} for name, above in table.module_.parents.items() if above is not None]
+    assert sum(link <= values for link in links) == 2
+    presence = {columns[name].presence.name for name in "ab"}  # type: ignore[union-attr]
+    assert presence in links

@@ -1,8 +1,10 @@
-"""Generated odd frames and files: a table works with them, or a clear error says what is wrong."""
+"""Generated odd frames and files: a table works with them, or a clear error says what is wrong.
+
+`scripts/odd_inputs.py` measures the time and the memory until a refusal.
+"""
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,22 +15,18 @@ from tests.estimators.table.odd_data import odd_file, odd_frame
 
 import kdmkit as kdm
 
-#: Seconds until a frame or a file is refused.
-REFUSAL = 2.0
-
 
 def works_or_refuses(data: Callable[[], Any], folder: Path) -> None:
-    """A table of the data draws, is saved and is loaded; or it is refused at once, with a clear error."""
-    start, text = time.perf_counter(), "expected nothing"
+    """A table of the data draws, is saved and is loaded; or it is refused with a clear error."""
+    text = "expected nothing"
     try:
         table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(data())
         table.sample(5, random_state=0)
         kdm.save(table, folder / "model")
         kdm.load(folder / "model").sample(2, random_state=0)
     except (ValueError, TypeError) as error:
-        start, text = start - time.perf_counter(), str(error)
+        text = str(error)
     assert "expected" in text
-    assert start > -REFUSAL
 
 
 @pytest.fixture(autouse=True)

@@ -127,3 +127,20 @@ def test_units_play_no_part_in_fits(unit: float) -> None:
         later = kdm.col("d") > day + shift + pd.Timedelta(12, "D")
         assert scaled.probability(later, x > low * unit) == pytest.approx(p, abs=1e-5)
     assert scaled.query("x", "g = b").mean / unit == pytest.approx(plain.query("x", "g = b").mean, abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_draws_of_computed_columns_have_the_decimals_of_their_grid(dtype: type) -> None:
+    """0.1 + 0.2 is 0.30000000000000004; draws and filled cells of such a column have one decimal."""
+    rng = np.random.default_rng(0)
+    a, b = (np.round(rng.gamma(3, 2, 400), 1).astype(dtype) for _ in range(2))
+    table = fitted(a=a, b=b, total=a + b, rest=a - b)
+    assert (np.round((a + b).astype(float), 1) != (a + b).astype(float)).mean() > 0.1  # noise
+    for column in ("total", "rest"):
+        drawn = table.sample(1000, random_state=0)[column]
+        assert drawn.dtype == dtype
+        assert (drawn == drawn.astype(float).round(1).astype(dtype)).all()
+    value = float(np.round(float(a[0]) + float(b[0]), 1))
+    at = table.probability(kdm.col("total") == value)
+    assert at > 0
+    assert table.probability(kdm.col("total") == float(a[0] + b[0])) == pytest.approx(at)

@@ -118,6 +118,8 @@ def test_half_of_a_column_is_no_number() -> None:
         ["1st", "2nd", "3rd"],
         ["<5", "5", "6", "7+"],
         ["1", "2"],
+        ["6", "7", "8", "9", "<5", "10+"],  # levels with open ends
+        ["7 hours", "8 hours", "9 hours", "10 or more hours"],
     ],
 )
 def test_names_of_things_are_levels(texts: list[str]) -> None:
@@ -550,6 +552,26 @@ def test_identifiers_are_new_keys_of_the_same_form(backend: str, tmp_path: Path)
             assert [str(key) for batch in batches for key in batch[name].to_pylist()] == keys
         assert np.asarray(drawn["row"]).tolist() == list(range(N + 1, N + 301))
         assert list(model.sample(1, frame="pandas")) == [*FORMS, "size"]  # names have no form
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [f"u{i}@x.org" for i in range(N)],
+        [f"+1 555 {i:04}" for i in range(N)],
+        [f"https://x.org/{i}" for i in range(N)],
+    ],
+)
+def test_no_addresses_and_telephone_numbers_are_made_up(texts: list[str]) -> None:
+    frame = pd.DataFrame({"contact": texts, "size": np.arange(N) % 3})
+    table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(frame)
+    assert table.columns_["contact"].kind == "text"
+    assert list(table.sample(3, random_state=0)) == ["size"]
+
+
+def test_keys_with_hyphens_are_no_telephone_numbers_under_the_name_of_an_identifier() -> None:
+    keys = [f"2024-{i:05}" for i in range(N)]
+    assert kinds({"order_id": keys, "calls": keys}) == {"order_id": "identifier", "calls": "text"}
 
 
 def test_identifiers_are_left_out_if_asked_for() -> None:

@@ -63,6 +63,68 @@ def test_evidence_outside_of_the_data_is_told_once(
     assert answer.to_dict()["support"] == 0
 
 
+@pytest.fixture(scope="module")
+def tied() -> kdm.KDMTable:
+    """Two columns that rise together."""
+    rng = np.random.default_rng(0)
+    n = 20_000
+    a = rng.normal(size=n)
+    frame = pd.DataFrame({"a": a, "b": a + rng.normal(0, 0.1, n), "c": rng.choice(["x", "y"], n)})
+    with typecheck.off():
+        return kdm.KDMTable(n_components=32, max_epochs=30, random_state=0).fit(frame)
+
+
+@pytest.mark.parametrize("given", ["a > 2 and b < -2", {"a": 2, "b": -2}, "(a > 2 and b < -2) or a = 11"])
+def test_values_that_do_not_occur_together_are_told_once(
+    tied: kdm.KDMTable, given: Any, unchecked: None
+) -> None:
+    with pytest.warns(UserWarning, match="; fewer than 1 in 10,000 rows are as unusual, and the") as told:
+        text = repr(answer := tied.query("c", given))
+    assert "evidence: unlike the data" in text
+    assert len(told) == 1
+    assert "a >" in str(told[0].message) or "a = 2" in str(told[0].message)
+    assert answer.support < 1e-4
+    with pytest.warns(UserWarning, match="given: expected values like those of the data"):
+        tied.sample(5, given, random_state=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*of the draws satisfied")
+@pytest.mark.parametrize("given", ["a > 2.2", {"a": 2.0, "b": 2.1}, {"a": 0.0, "b": 0.25}])
+def test_rare_values_that_occur_together_are_not_told(
+    tied: kdm.KDMTable, given: Any, unchecked: None
+) -> None:
+    assert "unlike" not in repr(tied.query("c", given))
+    tied.sample(5, f"{kdm.col('a') > kdm.col('b')}", random_state=0)
+    tied.sample(5, given, random_state=0)
+
+
+def test_the_support_tells_one_in_10_000_apart(tied: kdm.KDMTable, unchecked: None) -> None:
+    """The share of rows of one column below a density is an integral over the column."""
+    answer = tied.query("a")
+    grid = np.linspace(answer.quantile(1e-7), answer.quantile(1 - 1e-7), 40_000)
+    densities = answer.density(grid)
+    shares = densities * (grid[1] - grid[0])
+    for tail in (3e-3, 1e-3, 2e-5):
+        value = answer.quantile(1 - tail / 2)
+        expected = shares[densities <= answer.density([value])].sum()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            given = tied.query("c", {"a": value})
+        assert given.support == pytest.approx(expected, abs=4 * (expected / 5_000) ** 0.5 + 1e-4)
+        assert given.is_unusual == (expected < 5e-5)
+
+
+def test_the_support_does_not_depend_on_questions_before(tied: kdm.KDMTable, unchecked: None) -> None:
+    engine = tied._engine()
+    given = {"a": 2.5, "b": 2.4}
+    engine.support._log_probs.clear()
+    first = tied.query("c", given).support
+    engine.support._log_probs.clear()
+    with pytest.warns(UserWarning, match="like those of the data"):
+        tied.query("c", {"a": 2, "b": -2})
+    assert tied.query("c", given).support == first
+
+
 def test_draws_outside_of_the_data_are_told(weather: kdm.KDMTable, unchecked: None) -> None:
     with pytest.warns(UserWarning, match="between the least and the greatest") as told:
         drawn = weather.sample(20, given="date > 2016-06-01", random_state=0)

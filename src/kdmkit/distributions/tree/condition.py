@@ -12,10 +12,10 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.tensors import broadcast
+from kdmkit.distributions.arguments import BatchIndex
 from kdmkit.distributions.base import PartMap, cached_per_grad_mode
-from kdmkit.distributions.batch_index import BatchIndex
+from kdmkit.distributions.component_scores import Values
 from kdmkit.distributions.evidence import with_rank
-from kdmkit.distributions.features import Values
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.sources import (
     Pieces,

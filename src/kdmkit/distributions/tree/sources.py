@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
+from kdmkit.distributions.arguments import BatchIndex
 from kdmkit.distributions.base import PartMap
-from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.component_scores import RowScores, relative_scores, scores_of_each
 from kdmkit.distributions.evidence import Evidence, with_rank
 from kdmkit.distributions.mixing import Entry

@@ -15,9 +15,8 @@ from kdmkit._core.checks import as_tensor, bad_argument, check_instance
 from kdmkit._core.logspace import finite_max, log_normalize, safe_logsumexp
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
-from kdmkit.distributions.arguments import check_components, common_batch
+from kdmkit.distributions.arguments import BatchIndex, check_components, common_batch
 from kdmkit.distributions.base import PartMap
-from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.weights import as_log_weights
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Indexed, NodeScores, Tables, collect, collect_all, collect_everywhere

@@ -14,6 +14,7 @@ from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.arguments import (
+    BatchIndex,
     Masks,
     check_names,
     check_target,
@@ -24,7 +25,6 @@ from kdmkit.distributions.arguments import (
     is_checked,
 )
 from kdmkit.distributions.base import PartMap, expanded_shape, map_values
-from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.event_inference import Answered, CaseScores
 from kdmkit.distributions.evidence import Evidence, gather_evidence
 from kdmkit.distributions.joint import JointKDM, NamedVariables
@@ -387,7 +387,7 @@ class TreeKDM(NamedVariables):
         return TreeKDM._made(self.components, self.kernels, expanded, self._validate_args)
 
     def _at(self, index: BatchIndex) -> TreeKDM:
-        components, kernels = variables_at(index, self.components, self.kernels)
+        components, kernels = index.variables(self.components, self.kernels)
         return TreeKDM._made(components, kernels, self._tree.at(index), self._validate_args)
 
     def _mapped(self, function: PartMap) -> TreeKDM:

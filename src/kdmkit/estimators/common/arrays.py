@@ -31,7 +31,7 @@ class CheckedRows:
 
 
 def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """scikit-learn's `validate_data` for numbers: a Series is one column, and dates raise."""
+    """scikit-learn's `validate_data` for numbers: a Series is one column; dates and texts raise."""
     X = X.to_frame() if hasattr(X, "to_frame") else X
     targets = {"y": y[0]} if y and options.get("y_numeric") else {}
     for name, data in {"X": X, **targets}.items():
@@ -44,6 +44,11 @@ def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         return validate_data(estimator, X, *y, dtype=[np.float64, np.float32], **options)
     except TypeError as error:
         raise TypeError(bad_argument("X", "an array of numbers", f"{type(X).__name__} ({error})")) from error
+    except ValueError as error:
+        if not str(error).startswith("could not convert string"):
+            raise
+        wanted = "numbers (kdmkit.KDMTable takes texts and categories as they are)"
+        raise ValueError(bad_argument("X", wanted, str(error))) from error
 
 
 def to_tensor(X: Array) -> Tensor:

@@ -63,7 +63,13 @@ def read_batches(
         tables = _parquet_batches(path, n_rows)
     else:
         block_bytes = _checked_block(path, block_bytes)
-        tables = _csv_batches(path, _csv_types(path, block_bytes), block_bytes)
+        names = _header_alone(path)
+        # Arrow's parser takes several kB for every column, also for those without cells.
+        tables = (
+            _csv_batches(path, _csv_types(path, block_bytes), block_bytes)
+            if names is None
+            else iter([_without_rows(names)])
+        )
     for table in tables:
         for start in range(0, max(1, table.num_rows), n_rows):
             yield table.slice(start, n_rows)
@@ -244,6 +250,23 @@ def _head(path: Path) -> str:
     # The last character may be cut in the middle.
     text = head.decode("utf-8-sig", errors="strict" if len(head) < _HEAD else "ignore")
     return text[: text.rfind("\n") + 1] or text if len(head) == _HEAD else text
+
+
+def _header_alone(path: Path) -> list[str] | None:
+    """The header of a text file that has no rows; None if it has some, or no header."""
+    with need("pyarrow").input_stream(str(path)) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+        rows = text_rows.reader(text, delimiter=_delimiter(path))
+        try:
+            header = next(rows, None)
+            return None if any(rows) else header or None
+        except text_rows.Error:
+            return None
+
+
+def _without_rows(names: list[str]) -> Any:
+    arrow = need("pyarrow")
+    return arrow.Table.from_arrays([arrow.nulls(0)] * len(names), names=names)
 
 
 def _no_csv(path: Path, got: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from kdmkit._core.logspace import exp_
-from kdmkit._core.tensors import effective_rows
+from kdmkit._core.tensors import effective_rows, exact_distances
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer, Scaler
 from kdmkit.nn.layer import LayerOptions
@@ -226,10 +226,8 @@ class Choice:
 
 
 def _squared_distances(x: Float[Tensor, "q d"], z: Float[Tensor, "n d"]) -> Float[Tensor, "q n"]:
-    # From differences: a product would lose the distances of near rows.
-    if x.shape[1] == 1:
-        return (x - z.mT).square().float()
-    return torch.cdist(x, z, compute_mode="donot_use_mm_for_euclid_dist").square().float()
+    distances = x - z.mT if x.shape[1] == 1 else exact_distances(x, z)
+    return distances.square().float()
 
 
 def climb(value: Callable[[float], float], place: float) -> tuple[float, float]:

@@ -65,7 +65,7 @@ class Forecast:
         self._steps, self._n_steps, self._places, self._backend = steps, n_steps, list(places), backend
 
     def _shaped(self, answers: Array) -> Array:
-        """From steps beside each other to `(sequences, steps)`."""
+        """Reshapes steps beside each other to `(sequences, steps)`."""
         return answers.reshape(-1, self._n_steps, *answers.shape[1:])
 
     @property

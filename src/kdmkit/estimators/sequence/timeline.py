@@ -72,7 +72,7 @@ class Clock:
         return values.astype(np.int64).astype(float) if values.dtype.kind == "M" else values.astype(float)
 
     def later(self, times: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """The times so many steps after given ones."""
+        """The times that follow the given ones by a number of steps."""
         amount = np.round(steps * self.step).astype(np.int64)
         if self.unit == "months":
             month = times.astype("datetime64[M]")
@@ -226,7 +226,7 @@ class Timeline:
         return columns
 
     def _places(self, name: str, start: np.ndarray, steps: np.ndarray) -> RawColumn:
-        """The column of keys, or that of the times so many steps after `start`."""
+        """The column of keys, or the column of the times that follow `start` by `steps`."""
         if name == self.key:
             return RawColumn(name, start, _present(steps), self.storages[name])
         if self.clock.unit == "rows":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -88,8 +88,8 @@ class Column:
     @property
     def all_variables(self) -> tuple[str, ...]:
         """All variables of the column in the model: not those of texts that say whether it is there."""
-        own = () if self.presence is None else tuple(v.name for v in self.presence.variables)
-        return (*own, *self.variables)
+        indicators = () if self.presence is None else tuple(v.name for v in self.presence.variables)
+        return (*indicators, *self.variables)
 
     # ---- outcomes: those of its values, and `Missing`
 
@@ -178,7 +178,12 @@ class Column:
 
 
 def fit_column(
-    i: int, raw: RawColumn, types: Mapping[str, str], numbers: np.ndarray | None, missing: str
+    i: int,
+    raw: RawColumn,
+    types: Mapping[str, str],
+    numbers: np.ndarray | None,
+    missing: str,
+    reviewed: Collection[str] = (),
 ) -> Column:
     """A column of some rows.
 
@@ -187,8 +192,11 @@ def fit_column(
         types: kinds that the caller decides, by column.
         numbers: of the rows in the frame, if they are a sample.
         missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
+        reviewed: columns in `types` by a schema: kinds that agree with the cells keep their reasons.
     """
-    kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw, numbers)
+    kind, why = decide(raw, numbers)
+    if raw.name in types and (raw.name not in reviewed or types[raw.name] != kind):
+        kind, why = types[raw.name], "asked for"
     is_outcome = missing == "outcome" and bool(raw.missing.any())
     if kind == "constant" and is_outcome:
         kind = {"integer": "integer", "float": "float"}.get(raw.storage.base, "category")

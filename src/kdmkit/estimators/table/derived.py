@@ -281,11 +281,11 @@ def row_groups(schema: Schema, rows: Table, target: Any = None) -> Iterator[RowG
 def _evidence(schema: Schema, column: Any, rows: Table, asked: str) -> np.ndarray:
     """The codes of a column where they say more than the finer cells; `GONE` elsewhere."""
     source = schema.columns[column.source]
-    known = rows.observed[source.variables[0]]
-    known = torch.zeros_like(known) if asked == source.name else known
+    evidence = rows.observed[source.variables[0]]
+    evidence = torch.zeros_like(evidence) if asked == source.name else evidence
     if source.presence is not None:
-        known = known | source.presence.is_known_missing(rows)
-    return np.where(rows.observed[column.code] & ~known, rows.columns[column.code], GONE)
+        evidence = evidence | source.presence.is_known_missing(rows)
+    return np.where(rows.observed[column.code] & ~evidence, rows.columns[column.code], GONE)
 
 
 def _inside(

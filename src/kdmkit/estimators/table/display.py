@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument
 
 # Levels that a printed answer shows.
 SHOWN = 10
@@ -29,6 +32,25 @@ def scalar(value: Any) -> Any:
     if isinstance(value, np.datetime64 | np.timedelta64):
         value = value.astype(f"{value.dtype.kind}8[us]")
     return value.item() if isinstance(value, np.generic) else value
+
+
+def listed(argument: str, values: Any) -> tuple[Any, bool]:
+    """Values in a list or an array, and whether they are one value that stands alone."""
+    values = values.tolist() if isinstance(values, Tensor) else values
+    if not _is_listed(values):
+        return [values[()] if isinstance(values, np.ndarray) else values], True
+    values = values if hasattr(values, "__len__") else list(values)
+    inside = next(filter(_is_listed, values), None)
+    if inside is not None or isinstance(values, Set | Mapping):
+        got = values if inside is None else inside
+        raise ValueError(bad_argument(argument, "a value, or a list of values", type(got).__name__))
+    return values, False
+
+
+def _is_listed(value: Any) -> bool:
+    return (
+        isinstance(value, Iterable) and not isinstance(value, str | bytes) and getattr(value, "ndim", 1) > 0
+    )
 
 
 def plain(value: Any) -> Any:

@@ -10,8 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kdmkit.estimators.table.expressions import Constant, Expression, Operation, Reference, is_linear, linear
-from kdmkit.estimators.table.resolutions import WHOLE_STEP
+from kdmkit.estimators.table.expressions import (
+    WHOLE_STEP,
+    Constant,
+    Expression,
+    Operation,
+    Reference,
+    is_linear,
+    linear,
+)
 from kdmkit.estimators.table.rule_search import NumberView
 
 # Nats by which a rule explains the rows better than chance does, beside the logarithm of what was tried.
@@ -60,7 +67,7 @@ def find_orders(views: Sequence[NumberView]) -> list[tuple[str, str]]:
 
 
 def find_formulas(views: Sequence[NumberView]) -> dict[str, Expression]:
-    """By column, how all rows compute it from others, to the rounding of all of them.
+    """The formulas by which all rows compute a column from others, up to the rounding of all of them.
 
     Sums of multiples of columns come first, then products and quotients. No formula is circular.
     """

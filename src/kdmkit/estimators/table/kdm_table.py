@@ -28,7 +28,7 @@ from kdmkit.estimators.table.answering.insights import (
     measure_links,
 )
 from kdmkit.estimators.table.language import QueryError, parse_query
-from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
+from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of
 from kdmkit.estimators.table.synthetic import SyntheticRows
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
 
@@ -109,11 +109,11 @@ class KDMTable(SyntheticRows):
         engine = self._engine()
         if isinstance(target, Event):
             probability, log_evidence = engine.event(target, condition)
-            warn_of_outside(engine, condition)
+            engine.support.warn(condition, log_evidence)
             return EventAnswer(probability, target, log_evidence, self._generator, engine, condition)
         column = check_target(engine.schema, target)
         posterior, log_evidence = engine.query(column, condition)
-        warn_of_outside(engine, condition)
+        engine.support.warn(condition, log_evidence)
         return Answer(posterior, log_evidence, self._generator, engine, condition)
 
     @torch.no_grad()
@@ -137,7 +137,7 @@ class KDMTable(SyntheticRows):
         names = dict.fromkeys(engine.columns if columns is None else columns)
         wanted = [engine.column("columns", name) for name in names]
         posteriors, log_evidence = engine.marginals(wanted, condition)
-        warn_of_outside(engine, condition)
+        engine.support.warn(condition, log_evidence)
         return {
             name: Answer(posterior, log_evidence, self._generator, engine, condition)
             for name, posterior in posteriors.items()
@@ -158,8 +158,8 @@ class KDMTable(SyntheticRows):
         """
         engine = self._engine()
         condition = read_event(engine.schema, given)
-        probability, _ = engine.event(read_event(engine.schema, event), condition)
-        warn_of_outside(engine, condition)
+        probability, log_evidence = engine.event(read_event(engine.schema, event), condition)
+        engine.support.warn(condition, log_evidence)
         return probability
 
     # ---- rows

@@ -171,6 +171,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
             least_rows=self._least_rows(),
             markers=decisions.markers,
             identifiers=self.identifiers,
+            reviewed=decisions.types.keys() - (self.types or {}).keys(),
         )
         warn_of_unsure(schema.columns)
         return with_rules(schema, frame, self.rules, self.broken_rules)

@@ -20,7 +20,7 @@ from kdmkit.estimators.table.recipe import TABLE_RECIPE, TARGET_RECIPE, TableRec
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import TreeLayer
 from kdmkit.nn.pair_information import PairInformation, pair_information
-from kdmkit.nn.tree_start import LearnedTree, independent_variables, learn_tree
+from kdmkit.nn.tree_start import LearnedTree, learn_tree
 from kdmkit.training import (
     FitOptions,
     Table,
@@ -78,7 +78,7 @@ def fit_model(
     layer, learned = start_layer(schema, train, settings.count_components(n, train), settings)
     train = without_codes(schema, train)
     validation = None if validation is None else without_codes(schema, validation)
-    history = train_layer(layer, train, validation, settings, learned.independent)
+    history = train_layer(layer, train, validation, settings, learned)
     return layer, history, learned.information
 
 
@@ -100,6 +100,7 @@ def start_layer(
         targets={name for group in settings.targets for name in group},
         preference=settings.recipe.target_preference,
         others=code_variables(schema),
+        attached=settings.presences,
     )
     layer = TreeLayer(variables, k, generator=generator)
     train = without_codes(schema, train)
@@ -118,13 +119,13 @@ def train_layer(
     train: Table,
     validation: Table | None,
     settings: TableSettings,
-    independent: Collection[str],
+    learned: LearnedTree,
     share: float = 1.0,
 ) -> list[dict[str, float]]:
     """Trains a layer; returns the history.
 
     Args:
-        independent: variables that may be independent of their parents.
+        learned: the tree of the layer, and what its variables tell about each other.
         share: the share of new rows among the training rows, as in `table_options`.
     """
     some = _some_rows(train, torch.Generator().manual_seed(settings.seed))
@@ -136,12 +137,14 @@ def train_layer(
         train,
         validation,
         options=table_options(len(train), settings.options, share, recipe),
-        shrinkage=recipe.pseudo_rows(concentrations, independent, settings.presences),
+        shrinkage=recipe.pseudo_rows(
+            concentrations, learned.independent, settings.presences, learned.doubtful
+        ),
         fading=recipe.fading,
         masking_fading=recipe.masking_fading,
         targets=targets,
         centre_step=recipe.centre_step,
-        exact_counts=bool(settings.presences) and share == 1,
+        exact_counts=settings.presences if share == 1 else False,
         identity=settings.identity,
     )
 
@@ -306,19 +309,20 @@ def learn_chunk(
         replayed = kept.take(np.sort(again)).join(new)
     if layer is None or (kept is not None and _is_outgrown(layer, everything, settings)):
         n_components = everything.count_components(settings)
-        layer, (_, information, independent) = start_layer(schema, everything.train, n_components, settings)
+        layer, learned = start_layer(schema, everything.train, n_components, settings)
         replayed, share = everything, 1.0
     else:
         layer = layer.with_levels(schema.variables(layer.n_components)).requires_grad_()
         rows, variables = everything.train, [*layer.variables.values(), *code_variables(schema)]
         information = pair_information(variables, rows.columns, rows.observed, rows.weights)
-        independent = independent_variables(list(layer.variables), layer.parents, information)
+        parents = {name: layer.parents[name] for name in layer.variables}
+        learned = LearnedTree(parents, information)
     train, validation = without_codes(schema, replayed.train), replayed.validation
     validation = None if validation is None else without_codes(schema, validation)
-    history = train_layer(layer, train, validation, settings, independent, share)
+    history = train_layer(layer, train, validation, settings, learned, share)
     if most is not None:
         everything = everything.take(smallest(everything.keys, most))
-    return layer, history, everything, information
+    return layer, history, everything, learned.information
 
 
 def _is_outgrown(layer: TreeLayer, rows: ReplayRows, settings: TableSettings) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kdmkit._core.checks import bad_argument, check_instance, warn_user
+from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit.distributions.event_text import DatePart, Key, Pair
 from kdmkit.distributions.events import Event, Outcomes, as_event, is_unknown
 from kdmkit.estimators.table.column import Column
@@ -98,10 +98,3 @@ def check_target(schema: Schema, target: Any) -> Column:
     """The column that a question is about."""
     check_instance("target", target, str, "the name of a column, a query, or an event")
     return schema.modelled_column("target", target)
-
-
-def warn_of_outside(engine: Any, given: Event) -> None:
-    """A warning if evidence lies outside of the data of a fitted table."""
-    if engine.is_outside(given):
-        got = bad_argument("given", "values between the least and the greatest of the data", given)
-        warn_user(f"{got}; the answer rests on the tails of the model")

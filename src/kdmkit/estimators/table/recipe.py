@@ -24,6 +24,9 @@ class TableRecipe:
         fewest_presence_shrinkage: the least of them for a variable that says whether a cell is there: rules
             such as "no income of a spouse without a spouse" have no exceptions.
         independent_shrinkage: pseudo-rows where a variable may be independent of its parent.
+        doubtful_shrinkage: in tables with missing cells it takes the place of shrinkage if leave-one-out
+            prediction says that the parent tells something, but so little that chance may be the reason. The
+            presence of cells counts as independent then.
         fading: penalties are multiplied by (1 − t/T)^fading. At 0 they stay: otherwise the last steps
             overfit.
         masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
@@ -51,6 +54,7 @@ class TableRecipe:
     most_shrinkage: float = 5.0
     fewest_presence_shrinkage: float = 0.01
     independent_shrinkage: float = 1e3
+    doubtful_shrinkage: float = 0.1
     fading: float = 0.0
     masking_fading: float = 2.0
     averaging: float = 0.1
@@ -81,6 +85,7 @@ class TableRecipe:
         concentrations: Mapping[str, float],
         independent: Collection[str] = (),
         presences: Collection[str] = (),
+        doubtful: Collection[str] = (),
     ) -> dict[str, float]:
         """Pseudo-rows of every state of the parent, by variable.
 
@@ -88,6 +93,7 @@ class TableRecipe:
             concentrations: of the edges.
             independent: variables that may be independent of their parents.
             presences: variables that say whether cells are there.
+            doubtful: those of the independent ones that seem to depend on their parents a little.
         """
         linked = {
             name: max(
@@ -96,7 +102,13 @@ class TableRecipe:
             )
             for name, a in concentrations.items()
         }
-        return linked | dict.fromkeys(independent, self.independent_shrinkage)
+        most = self.independent_shrinkage
+        weak = {
+            name: max(linked[name], min(most, self.doubtful_shrinkage * concentrations[name]))
+            for name in doubtful
+            if presences and name not in presences
+        }
+        return linked | dict.fromkeys(independent, most) | weak
 
     def batch_size(self, n_rows: int) -> int:
         """The number of rows of a batch."""
@@ -118,6 +130,7 @@ TARGET_RECIPE = TableRecipe(
     fewest_shrinkage=1.0,
     most_shrinkage=20.0,
     independent_shrinkage=20.0,
+    doubtful_shrinkage=math.inf,
     averaging=0.2,
     smallest_batch=256,
     largest_batch=256,

@@ -11,7 +11,7 @@ from kdmkit.estimators.table.evaluation import Evaluation
 
 # The size of a small figure, in units of its view box, and pairs that are listed.
 _WIDTH, _HEIGHT, _LISTED = 260, 120, 10
-# Other figures are enlarged by so much at most.
+# The largest factor by which other figures are enlarged.
 _ENLARGED = 1.6
 # More columns are too many for a map of pairs.
 _MOST_IN_MAP = 60

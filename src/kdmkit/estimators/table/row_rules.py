@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
-from kdmkit.estimators.table.expressions import Expression, Reference, is_linear
+from kdmkit.estimators.table.expressions import Expression, Reference, as_cells, is_in_range, is_linear
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.resolutions import as_cells, is_in_range
 from kdmkit.estimators.table.rules import FormulaRule, OrderRule, Rule
 from kdmkit.training import Table
 
@@ -189,7 +188,7 @@ class RowRules:
         return penalty
 
     def _determined(self, cells: Cells) -> dict[str, np.ndarray]:
-        """By computed column, the rows whose other cells determine it."""
+        """For each computed column, the rows whose other cells determine it."""
         certain: dict[str, np.ndarray] = {}
         for name, expression in self.plan.items():
             if all(member in cells for member in (name, *expression.names)):

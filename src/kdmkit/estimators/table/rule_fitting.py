@@ -10,11 +10,10 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
-from kdmkit.estimators.table.expressions import Constant
+from kdmkit.estimators.table.expressions import Constant, half_step
 from kdmkit.estimators.table.formula_search import find_formulas, find_orders
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.resolutions import half_step
 from kdmkit.estimators.table.row_rules import plan
 from kdmkit.estimators.table.rule_search import (
     NumberView,
@@ -66,25 +65,27 @@ def with_rules(schema: Schema, frame: RawFrame, wanted: Any, broken_rules: str) 
     others = [_checked(rule, schema, raw.columns) for rule in given if not isinstance(rule, FunctionRule)]
     pairs = _closed([(rule.source, rule.target) for rule in functions])
     formulas: list[Rule] = []
-    found: list[tuple[str, str]] = []
+    searched: list[tuple[str, str]] = []
     if AUTO in texts:
-        formulas = _found_formulas(schema, raw.columns, {target for _, target in pairs}, others)
+        formulas = _searched_formulas(schema, raw.columns, {target for _, target in pairs}, others)
         computed = [rule for rule in (*others, *formulas) if isinstance(rule, FormulaRule)]
-        found = [pair for pair in find_functions(views) if pair not in pairs and not _follows(pair, computed)]
+        searched = [
+            pair for pair in find_functions(views) if pair not in pairs and not _follows(pair, computed)
+        ]
         # A number beside texts is there where their column says so: it keeps its variables.
-        found = [pair for pair in found if pair[1] not in schema.texts.values()]
-    sources = choose_sources([*pairs, *found], views)
+        searched = [pair for pair in searched if pair[1] not in schema.texts.values()]
+    sources = choose_sources([*pairs, *searched], views)
     columns = dict(schema.columns)
     for target, source in sources.items():
         columns[target] = derived_column(views[target], views[source], schema.missing == "outcome")
     # A column that is a function of two columns has the variables of one of them; the other is no rule.
     nearest = [
         _function(views, *pair, is_given=False)
-        for pair in nearest_pairs(found, views)
+        for pair in nearest_pairs(searched, views)
         if len({sources.get(name, name) for name in pair}) == 1
     ]
     made = schema.with_columns(list(columns.values()))
-    orders = _found_orders(schema, raw.columns, [*others, *formulas], sources) if AUTO in texts else []
+    orders = _searched_orders(schema, raw.columns, [*others, *formulas], sources) if AUTO in texts else []
     made.rules, made.broken_rules = Rules([*functions, *others, *nearest, *formulas, *orders]), broken_rules
     _check_together(made, [*functions, *others], raw.columns)
     return made
@@ -103,7 +104,7 @@ def _number_views(schema: Schema, cells: Mapping[str, RawColumn]) -> list[Number
     ]
 
 
-def _found_formulas(
+def _searched_formulas(
     schema: Schema, cells: Mapping[str, RawColumn], targets: Collection[str], given: Sequence[Rule]
 ) -> list[Rule]:
     """Constants, and formulas that all rows keep, of columns about which no rule is given."""
@@ -125,7 +126,7 @@ def _follows(pair: tuple[str, str], formulas: Sequence[FormulaRule]) -> bool:
     return any(coarse == rule.target or (fine == rule.target and coarse in rule.columns) for rule in formulas)
 
 
-def _found_orders(
+def _searched_orders(
     schema: Schema, cells: Mapping[str, RawColumn], formulas: Sequence[Rule], sources: Mapping[str, str]
 ) -> list[Rule]:
     """Orders that all rows keep; columns of dates are compared among each other."""

@@ -24,10 +24,11 @@ _ROWS_PER_LEVEL = 3
 _FEWEST_REPEATS = 10
 # Nats by which a function explains the rows better than chance does, beside the logarithm of all pairs.
 _FEWEST_NATS = 25.0
-# Numbers with fewer rows for each are no identifiers. Functions of others are bands: so many runs for each
-# level, with so many rows.
+# Numbers with fewer rows for each are no identifiers. Functions of other numbers are bands: at most this many
+# runs for each level, with at least this many rows.
 _ROWS_PER_NUMBER, _RUNS_PER_LEVEL, _ROWS_PER_RUN = 20, 2, 10
-# The gap at a cut is at most this many times the mean gap of so many numbers beside it.
+# The gap at a cut is at most the first number times the mean gap of the neighbouring numbers, whose count is
+# the second.
 _WIDEST_GAP, _NEIGHBOURS = 3.0, 10
 # Pairs are looked at in this many rows first.
 _FIRST_ROWS = 2000
@@ -199,7 +200,7 @@ def _touch(numbers: np.ndarray, starts: np.ndarray) -> bool:
 
 
 def choose_sources(pairs: Sequence[tuple[str, str]], views: Mapping[str, View]) -> dict[str, str]:
-    """By derived column, the column that the model holds in its place.
+    """For each derived column, the column that the model holds in its place.
 
     Of columns that determine each other the model holds the one of texts or levels.
     """

@@ -13,9 +13,15 @@ from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.numbers import as_numbers
 from kdmkit.estimators.table.derived import breaks_function
 from kdmkit.estimators.table.display import rich_table, text_table
-from kdmkit.estimators.table.expressions import Expression, is_linear, quoted
+from kdmkit.estimators.table.expressions import (
+    WHOLE_STEP,
+    Expression,
+    half_step,
+    is_linear,
+    quoted,
+    relative_error,
+)
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.resolutions import WHOLE_STEP, half_step, relative_error
 from kdmkit.estimators.table.rule_text import read_statement
 
 #: Above the lines of rules in a printed table.
@@ -195,7 +201,7 @@ class Rules(Sequence[Rule]):
         return iter(self._rules)
 
     def broken(self, schema: Any, cells: Mapping[str, RawColumn]) -> dict[str, np.ndarray]:
-        """By the text of every rule whose cells are there, the rows that break it."""
+        """The rows that break each rule whose cells are there, by the text of the rule."""
         there = [rule for rule in self if all(name in cells for name in rule.columns)]
         return {str(rule): rule.broken(schema, cells) for rule in there}
 

@@ -95,13 +95,14 @@ class Schema:
         least_rows: int | None = None,
         markers: Mapping[str, Sequence[str]] | None = None,
         identifiers: str = "new",
+        reviewed: Collection[str] = (),
     ) -> Schema:
         """The schema of a frame.
 
         Args:
             frame: pandas, polars, Arrow or anything else that narwhals reads; a mapping of arrays; a
                 two-dimensional array; a path to CSV or Parquet.
-            types: kinds that the caller decides, by column.
+            types: kinds that the caller decides, by column; `reviewed` are those by a schema.
             texts: what becomes of texts of single people or things, as in `KDMTable`.
             least_rows: levels of texts with fewer rows are rare; None: by the number of rows.
             missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
@@ -114,15 +115,14 @@ class Schema:
         raw = recognised(raw, wanted, markers or {})
         wanted |= texts_as_levels(raw, wanted) if texts != "left out" else {}
         least_rows = 1 if texts == "drawn" else least_rows
-        every = enumerate(raw.columns.values())
-        columns = [fit_column(i, one, wanted, raw.numbers, missing) for i, one in every]
+        cells = enumerate(raw.columns.values())
+        columns = [fit_column(i, c, wanted, raw.numbers, missing, reviewed) for i, c in cells]
         if least_rows is not None:
             columns = [with_least_rows(column, least_rows) for column in columns]
         if identifiers == "new":
             columns = with_new_keys(columns, raw)
-        columns = with_presence_by_texts(columns)
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
-        return cls(columns, raw.backend, raw.labels, sample, missing)
+        return cls(with_presence_by_texts(columns), raw.backend, raw.labels, sample, missing)
 
     # ---- frames
 
@@ -133,7 +133,7 @@ class Schema:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """By column of numbers, the column of its texts that are no numbers."""
+        """For each column of numbers with texts among them, the column of these texts."""
         return {name: column.storage.texts for name, column in self.columns.items() if column.storage.texts}
 
     def marked(self, frame: Any) -> RawFrame:
@@ -207,7 +207,7 @@ class Schema:
 
     @cached_property
     def presences(self) -> dict[str, Presence]:
-        """By column, the variables that say whether cells are there."""
+        """For each column, the variables that say whether its cells are there."""
         return {n: column.presence for n, column in self.columns.items() if column.presence is not None}
 
     @cached_property

@@ -21,7 +21,7 @@ from kdmkit.estimators.table.evaluation import Evaluation, column_shares, distan
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.learning import TableEstimator, sample_frame
-from kdmkit.estimators.table.outcomes import read_event, warn_of_outside
+from kdmkit.estimators.table.outcomes import read_event
 from kdmkit.metrics import expected_calibration_error
 from kdmkit.metrics.synthetic_rows import (
     boosting_score,
@@ -81,9 +81,10 @@ class SyntheticRows(TableEstimator):
             sampler = GivenRowSampler(engine, given, self.missing, complete=complete)
             return sampler.frame(n, self._generator(random_state), frame, first_key)
         condition = read_event(engine.schema, given)
-        warn_of_outside(engine, condition)
         rows = RowSampler(engine, condition, complete=complete)
-        return rows.frame(n, self._generator(random_state), frame, first_key)
+        drawn = rows.frame(n, self._generator(random_state), frame, first_key)
+        engine.support.warn(condition)
+        return drawn
 
     def evaluate(
         self,

@@ -113,6 +113,8 @@ def _unquoted(piece: str) -> str:
     mark, inside = piece[0], piece[1:-1]
     if mark == "`":
         return inside.replace("``", "`")
+    if "\\" not in inside:
+        return inside
     return "\\".join(part.replace("\\", "") for part in inside.split("\\\\"))
 
 

@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from kdmkit._core.logspace import finite_max, log_normalize, safe_logsumexp
 
-# The largest score of a step is 0, and tables have no entry below their floor: the messages of so many steps
-# cannot underflow in float64 before they are normalised.
+# Steps between two normalisations. The largest score of a step is 0, and tables have no entry below their
+# floor: the messages cannot underflow in float64 in between.
 _STRIDE = 16
 # In place of a sum of 0.
 _TINY = torch.finfo(torch.float64).tiny

@@ -53,11 +53,11 @@ class Indexed:
         return self.shape.numel()
 
     def to(self, target: Any) -> Indexed:
-        """With scores in another dtype."""
+        """The same scores in another dtype."""
         return replace(self, distinct=self.distinct.to(target))
 
     def plus(self, other: Float[Tensor, " k"]) -> Indexed:
-        """With a row added to all scores."""
+        """The sum of all scores and a row."""
         return replace(self, distinct=self.distinct + other)
 
     def expanded(self) -> Float[Tensor, "r k"]:

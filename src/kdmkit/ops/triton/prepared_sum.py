@@ -136,6 +136,6 @@ def _with_short_numbers(part: StagedPart) -> StagedPart:
 
 @contextmanager
 def _exactly(device: torch.device) -> Iterator[None]:
-    """In float32 and without gradients, on a device; errors of Triton are kernel errors."""
+    """The block runs in float32 and without gradients, on a device; errors of Triton are kernel errors."""
     with full_precision(device.type), torch.no_grad(), as_kernel_error(), on_device(device):
         yield

@@ -19,6 +19,7 @@ from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.display import (
     SHOWN,
     grid_bins,
+    listed,
     plain,
     ranges_between,
     readable_end,
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 Generators = Callable[[Any], torch.Generator]
 # Bars of a histogram, and the quantiles between which they lie.
 _BARS, _TAIL = 12, 0.005
-# Entries of a summary that are values of the column.
-_VALUES = ("mean", "median", "90 % interval")
+_VALUES = ("mean", "median", "90 % interval")  # entries of a summary that are values of the column
 
 
 class BaseAnswer(ABC):
@@ -58,16 +58,16 @@ class BaseAnswer(ABC):
     def support(self) -> float:
         """How usual the evidence is: the share of rows that are at most as probable, in the same columns.
 
-        0 if the evidence lies outside of the data, 1 without evidence. The rows are 5,000 draws of the model;
-        of a range, the most usual rows in it count.
+        0 if it lies outside of the data, 1 without evidence. The rows are 5,000 draws of the model, 20,000 if
+        the share is below 1 in 1,000; of a range, the most usual rows in it count.
         """
-        return self._engine.support(self._given)
+        return self._engine.support.share(self._given)
 
     @cached_property
     @torch.no_grad()
     def is_unusual(self) -> bool:
         """Whether the evidence is unlike the data: `support` is below 1 in 10,000."""
-        return self._engine.is_unusual(self._given)
+        return self._engine.support.is_unusual(self._given, self.log_evidence)
 
     @property
     @abstractmethod
@@ -82,6 +82,12 @@ class BaseAnswer(ABC):
     def bars(self) -> dict[str, float]:
         """The bars of a histogram: probabilities of levels or of ranges, by label."""
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the probabilities of `bars`. Returns matplotlib's Axes."""
+        from kdmkit.plotting import plot_bars
+
+        return plot_bars(self.bars(), title=self.question, x=getattr(self, "column", ""), ax=ax)
+
     def _text(self, name: str, value: Any) -> str:
         """A number of the summary as people read it."""
         return shown(value)
@@ -93,7 +99,8 @@ class BaseAnswer(ABC):
         return {"query": self.question, **summary, **evidence}
 
     def __repr__(self) -> str:
-        return "\n".join([self.question, *(f"  {n}: {self._text(n, v)}" for n, v in self.summary().items())])
+        lines = [self.question, *(f"  {n}: {self._text(n, v)}" for n, v in self.summary().items())]
+        return "\n".join([*lines, *["  evidence: unlike the data"] * self.is_unusual])
 
     def __rich__(self) -> Any:
         """The summary and a histogram, for `rich.print` and the command line."""
@@ -234,20 +241,23 @@ class Answer(BaseAnswer):
         """
         return self._posterior.histogram(tuple((low, high) for low, high in bins))
 
-    def log_density(self, value: Any) -> float:
-        """log p(value): the log-density, or the log-probability of values that have one."""
-        return float(self._posterior.log_density(value))
+    def log_density(self, value: Any) -> Any:
+        """log p of a value, or of several: log-densities, or log-probabilities of values that have one."""
+        with np.errstate(divide="ignore"):
+            return scalar(np.log(self.density(value)))
 
-    def density(self, values: Any) -> Array:
-        """p of many values at once: densities, or probabilities of values that have one.
+    def density(self, values: Any) -> Any:
+        """p of a value, or of a list or array of values: densities, or probabilities of those that have one.
 
         With `table` as in the example of `KDMTable`:
 
-        >>> density = table.query("P(weight | size = large)").density([1.0, 5.0])
-        >>> bool(density[0] < density[1])
+        >>> answer = table.query("P(weight | size = large)")
+        >>> bool(answer.density(1.0) < answer.density([5.0])[0])
         True
         """
-        return self._posterior.density(values)
+        many, is_one = listed("values", values)
+        density = self._posterior.density(many)
+        return float(density[0]) if is_one else density
 
     def sample(self, n: int = 1, random_state: Any = None) -> Array:
         """Independent draws, as values of the column."""
@@ -325,12 +335,6 @@ class Answer(BaseAnswer):
             return grid_bins(low, high, step, n)
         return ranges_between(round_edges(low, high, n))
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draws the distribution: a histogram of exact probabilities. Returns matplotlib's Axes."""
-        from kdmkit.plotting import plot_bars
-
-        return plot_bars(self.bars(), title=self.question, x=self.column, ax=ax)
-
 
 class EventAnswer(BaseAnswer):
     """The probability of an event given evidence: the distribution of a boolean.
@@ -391,9 +395,3 @@ class EventAnswer(BaseAnswer):
 
     def bars(self) -> dict[str, float]:
         return {"yes": self._probability, "no": 1 - self._probability}
-
-    def plot(self, ax: Any = None) -> Any:
-        """Draws both probabilities. Returns matplotlib's Axes."""
-        from kdmkit.plotting import plot_bars
-
-        return plot_bars(self.bars(), title=self.question, x="", ax=ax)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # The mode is searched between these quantiles: among all units up to a number of them, else in some days.
 _TAIL, _MOST_UNITS, _DAYS = 1e-4, 20_000, 16
-# A day with more units is searched on a grid of so many, near the best of which there are finer ones.
+# A day with more units is searched on a grid of fewer points, with a finer grid near the best of them.
 _MOST_IN_DAY, _GRID, _BEST = 86_400, 4096, 16
 # Units whose densities are computed together.
 _BLOCK = 1 << 14

@@ -9,35 +9,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import CERTAIN, Box, Condition, Event
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
-from kdmkit.estimators.table.answering.derived_posterior import DerivedPosterior
 from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
 from kdmkit.estimators.table.answering.pairs import Comparison
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.row_answers import RowAnswers
-from kdmkit.estimators.table.answering.variable_posterior import VariablePosterior
+from kdmkit.estimators.table.answering.support import Support
+from kdmkit.estimators.table.answering.variable_posterior import DerivedPosterior, VariablePosterior
 from kdmkit.estimators.table.codecs.functions import DerivedCodec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
 from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.estimators.table.schema import Schema
-from kdmkit.kernels.regions import WHOLE, Missing, intersection, shared_spans
+from kdmkit.kernels.regions import WHOLE, Missing, intersection
 
 #: Rows that are answered together.
 BLOCK = 4096
-# Rows that tell how usual evidence is: with the evidence, and of all; differences of log p that are rounding.
-_FEW_ROWS, _MANY_ROWS, _ROUNDING = 200, 5000, 1e-5
-# A value of a density counts with a neighbourhood: this share of the interquartile range of its column.
-_NEIGHBOURHOOD = 0.02
-# Evidence is unlike the data below this support.
-_UNUSUAL = 1e-4
 
 
 class TableEngine:
@@ -53,8 +45,8 @@ class TableEngine:
         self.schema, self.joint, self.module = schema, joint, module
         self._priors: dict[str, Posterior] = {}
         self._last_boxes: tuple[Event | None, list[Box]] = (None, [])
-        self._log_probs_of_draws: dict[tuple[str, ...], Tensor] = {}
-        self._widths: dict[str, float] = {}
+        self._last_evidence: tuple[Sequence[Box], EventEvidence | None] = ((), None)
+        self.support = Support(self)
         #: By compared variables, the shares of their orders for pairs of components.
         self.signs: dict[tuple[str, ...], Any] = {}
 
@@ -89,8 +81,12 @@ class TableEngine:
         return boxes
 
     def evidence(self, boxes: Sequence[Box]) -> EventEvidence:
-        """Boxes of columns as evidence of the model's variables."""
-        return EventEvidence(self.joint, [part for box in boxes for part in self.schema.boxes(box)])
+        """Boxes of columns as evidence of the model's variables; that of the last boxes is kept."""
+        last, evidence = self._last_evidence
+        if last is not boxes or evidence is None:
+            evidence = EventEvidence(self.joint, [part for box in boxes for part in self.schema.boxes(box)])
+            self._last_evidence = boxes, evidence
+        return evidence
 
     def event(self, event: Event, given: Event) -> tuple[float, float]:
         """P(event | given), and log p(given)."""
@@ -213,8 +209,8 @@ class TableEngine:
                     raise impossible(given)
         for column in columns:
             if column.name not in posteriors:
-                known = evidence if column in complete else None
-                posteriors[column.name] = self._posterior_given(column, given, known)
+                prepared = evidence if column in complete else None
+                posteriors[column.name] = self._posterior_given(column, given, prepared)
         ordered = {column.name: posteriors[column.name] for column in columns}
         return ordered, ordered[complete[0].name].log_evidence if complete else self.measure(boxes)[1]
 
@@ -227,104 +223,6 @@ class TableEngine:
                 else self._posterior_given(column, CERTAIN)
             )
         return self._priors[column.name]
-
-    # ---- how usual evidence is
-
-    def support(self, given: Event) -> float:
-        """The share of rows that are at most as probable as the evidence, in the same columns.
-
-        Values of densities count with neighbourhoods, so that they compare with masses in any unit.
-        """
-        boxes = self.boxes(given)
-        names = sorted({str(key) for box in boxes for key in box if not isinstance(key, Pair)})
-        if not names:
-            return 1.0
-        if self._are_outside(boxes):
-            return 0.0
-        plain = [{key: region for key, region in box.items() if not isinstance(key, Pair)} for box in boxes]
-        variables = self._variables_of(names)
-        generator = torch.Generator(next(iter(self.joint.components.values())).device).manual_seed(0)
-        rows = self.evidence(plain).sample(_FEW_ROWS, generator, variables)
-        most_usual = self._log_prob_of(rows, variables).amax()
-        return float((self._usual(variables) <= most_usual + _ROUNDING).double().mean())
-
-    def _variables_of(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The variables of columns, and those that say whether their cells are there."""
-        roots = [self.root(self.columns[name]) for name in names]
-        there = [name for column in roots if column.presence for name in column.presence.there]
-        return tuple(dict.fromkeys([*there, *(name for column in roots for name in column.variables)]))
-
-    def is_unusual(self, given: Event) -> bool:
-        """Whether the evidence is unlike the data: its support is below 1 in 10,000."""
-        boxes = self.boxes(given)
-        if self._are_outside(boxes):
-            return True
-        n_densities, log_density = self.measure(boxes)
-        # The support is at least the probability, which needs no draws.
-        is_usual = not n_densities and log_density >= math.log(_UNUSUAL)
-        return not is_usual and self.support(given) < _UNUSUAL
-
-    def is_outside(self, given: Event) -> bool:
-        """Whether the evidence lies outside of the data."""
-        return self._are_outside(self.boxes(given))
-
-    def _are_outside(self, boxes: Sequence[Box]) -> bool:
-        return bool(boxes) and all(self._is_outside(box) for box in boxes)
-
-    def _is_outside(self, box: Box) -> bool:
-        """Whether a condition has none of the values between the least and the greatest one of the data."""
-        for name, region in box.items():
-            seen = WHOLE if isinstance(name, Pair) else self.columns[name].seen
-            if not (region.has_missing and seen.has_missing) and not shared_spans([region.spans, seen.spans]):
-                return True
-        return False
-
-    def _usual(self, variables: tuple[str, ...]) -> Float[Tensor, " rows"]:
-        """log p of some variables in rows that are drawn."""
-        if variables not in self._log_probs_of_draws:
-            generator = torch.Generator(next(iter(self.joint.components.values())).device).manual_seed(1)
-            rows = self.evidence([{}]).sample(_MANY_ROWS, generator, variables)
-            self._log_probs_of_draws[variables] = self._log_prob_of(rows, variables)
-        return self._log_probs_of_draws[variables]
-
-    def _log_prob_of(self, rows: Mapping[str, Tensor], variables: Sequence[str]) -> Float[Tensor, " rows"]:
-        """log p of some variables; values of densities count with their neighbourhoods."""
-        observed: dict[str, Tensor] = {}
-        if len(variables) == 1:
-            log_prob = self.joint.marginal(variables[0]).log_prob(rows[variables[0]])
-        else:
-            observed = {
-                name: ~column.presence.is_missing(rows)
-                for column in self.columns.values()
-                if column.presence is not None and column.presence.there.keys() <= set(variables)
-                for name in column.variables
-            }
-            log_prob = self.joint.marginal(*variables).log_prob(observed=observed, **rows)
-        log_prob = log_prob.double()
-        for name in variables:
-            kernel = self.joint.kernels[name]
-            if not (kernel.discrete or kernel.only_atoms):
-                counts = self._has_density(name, rows[name])
-                counts = counts & observed[name] if name in observed else counts
-                log_prob = log_prob + counts * math.log(self._width(name))
-        return log_prob
-
-    def _has_density(self, name: str, events: Tensor) -> Bool[Tensor, " rows"]:
-        """Which events of a continuous variable are no atoms."""
-        kernel = self.joint.kernels[name]
-        if not kernel.has_atoms:
-            return torch.ones(len(events), dtype=torch.bool, device=events.device)
-        return ~(kernel.nearest_atom(events) == events).flatten(1).all(-1)
-
-    def _width(self, name: str) -> float:
-        """The width of a neighbourhood of values of a density."""
-        if name not in self._widths:
-            generator = torch.Generator(self.joint.components[name].device).manual_seed(1)
-            events = self.joint.marginal(name).sample((_MANY_ROWS,), generator=generator)
-            events = events[self._has_density(name, events)].double().flatten()
-            low, high = torch.quantile(events, torch.tensor([0.25, 0.75]).to(events)).tolist()
-            self._widths[name] = _NEIGHBOURHOOD * (high - low)
-        return self._widths[name]
 
     # ---- many rows
 

@@ -155,7 +155,7 @@ def is_row(row: Any) -> bool:
 def _compared(
     engine: TableEngine, column: Column, rows: Table, values: Sequence[Any]
 ) -> list[tuple[Any, float, float]]:
-    """Of the cells of a column: what was expected, the probability, and log p."""
+    """The expected value, the probability and log p of every cell of a column."""
     p_missing = engine.rows.p_missing(column, rows)
     names = [column.code] if column.source else column.variables
     is_read = np.logical_and.reduce([rows.observed[name].numpy() for name in names])

@@ -17,11 +17,11 @@ from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
 from kdmkit.estimators.table.codecs.numbers import as_numbers
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.derived import row_groups
+from kdmkit.estimators.table.expressions import is_in_range
 from kdmkit.estimators.table.frames.cells import joined
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.resolutions import is_in_range
 from kdmkit.estimators.table.row_rules import Cells, RowRules, ways_to_compute
 from kdmkit.estimators.table.rules import FormulaRule, OrderRule
 from kdmkit.kernels import Interval
@@ -156,7 +156,7 @@ class Imputer:
         return values
 
     def _better(self, first: dict[str, Array], second: dict[str, Array]) -> dict[str, Array]:
-        """Of two ways to fill in a row the one with the higher log p."""
+        """For every row, the one of two completions with the higher log p."""
         schema = self.engine.schema
         scores = [
             np.concatenate(

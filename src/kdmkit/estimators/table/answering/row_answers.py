@@ -18,7 +18,7 @@ from kdmkit.distributions.event_inference import restriction
 from kdmkit.distributions.events import Box
 from kdmkit.distributions.evidence import gather_evidence
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answering.derived_posterior import DerivedPosterior
+from kdmkit.estimators.table.answering.variable_posterior import DerivedPosterior
 from kdmkit.estimators.table.codecs.functions import GONE
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.derived import UNKNOWN, RowGroup, row_groups, without_codes

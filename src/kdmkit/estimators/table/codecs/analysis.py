@@ -55,7 +55,7 @@ def fit_numbers(numbers: np.ndarray, digits: int = 15) -> Part:
     >>> fit_numbers(np.repeat([1.0, 2.0, 4.0], 10)).describe()
     '3 values: 1, 2, 4'
     """
-    counts = count(numbers)
+    counts = without_noise(count(numbers), digits)
     grid = resolution(counts, digits)
     if takes_codes(counts):
         return code_part(counts.numbers, counts.total)
@@ -118,19 +118,53 @@ def resolution(counts: Counts, digits: int) -> Resolution | None:
     A common step other than a power of ten counts only if many numbers share it: five numbers may be even by
     chance.
     """
-    numbers = counts.numbers
+    decimals = _decimals(counts.numbers, digits)
+    if decimals is None:
+        return None
+    whole = np.unique(np.round(counts.numbers * 10.0**decimals))
+    return _common_step(whole, decimals) if whole.any() else Resolution(1.0, 0.0)
+
+
+def without_noise(counts: Counts, digits: int) -> Counts:
+    """Numbers with the decimals of their grid, if they have one: 0.1 + 0.2 is 0.3.
+
+    Args:
+        digits: significant digits that the dtype holds.
+    """
+    decimals = _decimals(counts.numbers, digits)
+    rounded = counts.numbers if decimals is None else np.round(counts.numbers, decimals) + 0.0
+    if np.array_equal(rounded, counts.numbers):
+        return counts
+    numbers, places = np.unique(rounded, return_inverse=True)
+    return Counts(numbers, np.bincount(places, counts.rows).astype(counts.rows.dtype))
+
+
+def _decimals(numbers: np.ndarray, digits: int) -> int | None:
+    """The least number of decimals, at most 9, with which all numbers are written but for rounding errors."""
     largest = float(np.abs(numbers).max())
-    if largest == 0:
-        return Resolution(1.0, 0.0)
     for decimals in range(0, 10):
         scaled = numbers * 10.0**decimals
         error = 4 * largest * 10.0 ** (decimals - digits)
         if error > 0.05:
             return None
         whole = np.round(scaled)
-        if bool((np.abs(scaled - whole) <= error + 1e-9).all()) and bool((np.diff(whole) > 0).all()):
-            return _common_step(whole, decimals)
+        is_near = bool((np.abs(scaled - whole) <= error + 1e-9).all())
+        if is_near and _are_told_apart(numbers, whole, digits):
+            return decimals
     return None
+
+
+def _are_told_apart(numbers: np.ndarray, whole: np.ndarray, digits: int) -> bool:
+    """Whether of different numbers with one place on a grid all but one are results of rounded arithmetic.
+
+    Such numbers need more digits than the dtype holds: 0.30000000000000004, but not 2e-16 beside 0.
+    """
+    same = np.diff(whole) == 0
+    if not same.any():
+        return True
+    shared = np.append(same, False) | np.append(False, same)
+    exact = [w for w, x in zip(whole[shared], numbers[shared], strict=True) if float(f"{x:.{digits}g}") == x]
+    return len(set(exact)) == len(exact)
 
 
 def _common_step(whole: np.ndarray, decimals: int) -> Resolution:

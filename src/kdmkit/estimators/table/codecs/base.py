@@ -156,7 +156,7 @@ class Codec(ABC):
         raise self._no_value("a column of dates or times", self.kind)
 
     def listed(self, low: Any, high: Any, most: int) -> list[Any] | None:
-        """The values from one to another, if the column has a grid and they are not more than so many."""
+        """The values from `low` to `high`, if the column has a grid and they are at most `most`."""
         return None
 
     @cached_property

@@ -198,7 +198,7 @@ class LevelsCodec(Codec):
 
     def raw(self, values: Sequence[Any]) -> RawColumn:
         codes = [self._codes.get(value, self._written.get(str(value), -1)) for value in values]
-        missing = np.array([code < 0 for code in codes])
+        missing = np.array([code < 0 for code in codes], dtype=bool)
         array = np.empty(len(codes), dtype=object)
         array[:] = [self._levels[max(code, 0)] for code in codes]
         return RawColumn(self.name, array.astype(BASES[self.base]), missing, Storage(self.base))

@@ -14,9 +14,9 @@ import numpy as np
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,15})(\D*)", re.S)
-# Keys with letters in many places: at most one in so many possible ones is a key of the data.
+# Keys with letters in many places: the fewest possible keys for each key of the data.
 _POSSIBLE = 1_000_000
-# Of a sample of rows, the keys of all rows go on beyond the greatest one: for so many mean distances.
+# The keys of all rows go on beyond the greatest one of a sample, by this many mean distances.
 _BEYOND = 20
 _GOLDEN = (math.sqrt(5) - 1) / 2
 

@@ -16,7 +16,7 @@ from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.functions import DerivedCodec
 from kdmkit.estimators.table.codecs.numbers import NumberCodec
 from kdmkit.estimators.table.codecs.parts import listed
-from kdmkit.estimators.table.codecs.texts import CAMEL_ID, ID_NAME, personal_content
+from kdmkit.estimators.table.codecs.texts import TELEPHONE_NUMBERS, is_named_id, personal_content
 from kdmkit.estimators.table.codecs.times import TimeCodec
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.frames.writing import NumberWriting
@@ -43,8 +43,8 @@ _LEFT_OUT = ("identifier", "text", "empty")
 _FEWEST_ROWS = 20
 # Numbers are levels if at least half of the rows share their number with another row.
 _MOST_SINGLE = 0.5
-# Texts are levels unless most of them are rare, in at most so many rows, and at least this share of rows has
-# one.
+# A text is rare if at most this many rows have it. Texts are levels unless most of them are rare, and at
+# least this share of the rows has a rare one.
 _RARE, _MOST_RARE = 2, 1 / 3
 # More whole numbers than these are no labels of classes.
 _MOST_CLASSES = 10
@@ -120,11 +120,13 @@ def _decide_text(column: RawColumn, distinct: np.ndarray) -> Decision:
         return "date", "texts that are dates"
     if len(present) < _FEWEST_ROWS:
         return "category", f"{len(distinct)} different texts"
-    if len(distinct) == len(present):
-        return "identifier", "a different text in every row"
-    content = personal_content(present)
-    if content:
+    is_unique, content = len(distinct) == len(present), personal_content(present)
+    # Digits with hyphens under the name of an identifier are keys, no telephone numbers.
+    is_key = is_unique and content == TELEPHONE_NUMBERS and is_named_id(column.name)
+    if content and not is_key:
         return "text", content
+    if is_unique:
+        return "identifier", "a different text in every row"
     counts = np.unique(present.astype(str), return_counts=True)[1]
     rare = counts <= _RARE
     if 2 * rare.sum() > len(counts) and counts[rare].sum() > _MOST_RARE * len(present):
@@ -169,7 +171,7 @@ def _is_inexact(column: RawColumn) -> bool:
 def _identifies(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | None) -> Decision | None:
     """Whether whole numbers are names of rows or of things, not quantities."""
     present, unique = column.present, len(distinct) == len(column.present)
-    named = ID_NAME.search(column.name) is not None or CAMEL_ID.search(column.name) is not None
+    named = is_named_id(column.name)
     writing = column.storage.writing
     if isinstance(writing, NumberWriting) and not writing.is_plain:
         return None

@@ -10,8 +10,14 @@ from dataclasses import replace
 import numpy as np
 
 from kdmkit.estimators.table.codecs.calendar import date_formats
-from kdmkit.estimators.table.frames.cells import marked_frame, read_cells
-from kdmkit.estimators.table.frames.markers import WORDS, is_marked, markers_of_levels, markers_of_numbers
+from kdmkit.estimators.table.frames.cells import (
+    WORDS,
+    is_marked,
+    marked_frame,
+    markers_of_levels,
+    markers_of_numbers,
+    read_cells,
+)
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.frames.writing import NumberWriting, TimeWriting, Writing
@@ -24,15 +30,18 @@ _FEWEST_ROWS = 20
 _CODE_DIGITS = 5
 # Plain whole numbers are levels if there are fewer.
 _FEWEST_NUMBERS = 3
+# At most so many numbers are levels if the other texts are open ends, such as "<5" and "10 or more".
+_MOST_NUMBERS = 12
 ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber)?)|^unnamed: 0)$", re.I)
 CAMEL_ID = re.compile(r"[a-z]I[dD]$")
 _CODE_NAME = re.compile(
     r"(^|[\W_])(zip|postal|postcode|code|phone|tel|fax|ssn|isbn|ean|upc|iban|account)", re.I
 )
+TELEPHONE_NUMBERS = "telephone numbers"
 #: Content that belongs to single people or things, by its name; of these at least half of the cells are.
 _PERSONAL = {
     "email addresses": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
-    "telephone numbers": re.compile(r"(?=(?:\D*\d){7,15}\D*$)\+?\(?\d[\d ().-]*[ ().-][\d ().-]*\d"),
+    TELEPHONE_NUMBERS: re.compile(r"(?=(?:\D*\d){7,15}\D*$)\+?\(?\d[\d ().-]*[ ().-][\d ().-]*\d"),
     "addresses of pages": re.compile(r"(?:https?://|www\.)\S+"),
     "sentences": re.compile(r"\S+(?:\s+\S+){7,}"),
 }
@@ -86,6 +95,11 @@ def doubt(column: RawColumn, kind: str) -> str:
     if writing is not None and _covers(writing, texts):
         return f'texts that read as numbers; types={{"{name}": "count"}}'
     return ""
+
+
+def is_named_id(name: str) -> bool:
+    """Whether the name of a column says that it identifies rows or things."""
+    return ID_NAME.search(name) is not None or CAMEL_ID.search(name) is not None
 
 
 def personal_content(present: np.ndarray) -> str:
@@ -154,15 +168,23 @@ def _covers(writing: Writing, texts: Mapping[str, int]) -> bool:
 
 
 def _are_codes(name: str, writing: NumberWriting, texts: Collection[str]) -> bool:
-    """Whether plain whole numbers name things: by the name, one length, or letters in other texts."""
-    if not writing.is_plain or writing.most_decimals:
+    """Whether whole numbers are levels, such as 6, 7, "8 or more", or plain ones name things.
+
+    These are told by the name of the column, one length, or letters in other texts.
+    """
+    if writing.most_decimals:
         return False
     others = [text for text in texts if writing.read(text) is None]
     numbers = [text.strip() for text in texts if writing.read(text) is not None]
+    if others and len(numbers) <= _MOST_NUMBERS and all(any(map(str.isdigit, text)) for text in others):
+        return True
+    if not writing.is_plain:
+        return False
     lengths = {len(text) for text in numbers}
     return (
         len(numbers) < _FEWEST_NUMBERS
-        or any(pattern.search(name) for pattern in (ID_NAME, CAMEL_ID, _CODE_NAME))
+        or is_named_id(name)
+        or _CODE_NAME.search(name) is not None
         or (len(lengths) == 1 and max(lengths) >= _CODE_DIGITS)
         or 2 * sum(bool(_MIXED.match(text)) for text in others) > max(1, len(others))
     )

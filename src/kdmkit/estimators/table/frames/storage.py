@@ -253,7 +253,7 @@ def _filled(
 
 
 def shortest(numbers: np.ndarray, digits: int) -> np.ndarray:
-    """Numbers as the shortest decimals that a dtype of so many digits stores alike: 0.1 of float32 is 0.1.
+    """The shortest decimals that a dtype of `digits` digits stores alike: 0.1 of float32 is 0.1.
 
     >>> shortest(np.array([np.float32(0.1), 20.123456789]), 6).tolist()
     [0.1, 20.123457]

@@ -1,0 +1,190 @@
+"""How usual evidence is: the share of rows that are at most as probable as it, in the same columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument, warn_user
+from kdmkit.distributions.event_text import Pair
+from kdmkit.distributions.events import Box, Event
+from kdmkit.kernels.regions import WHOLE, shared_spans
+
+if TYPE_CHECKING:
+    from kdmkit.estimators.table.answering.engine import TableEngine
+
+# Evidence is unlike the data below this support.
+_UNUSUAL = 1e-4
+# Draws with the evidence: a few show that it is usual.
+_SOME_DRAWS, _MANY_DRAWS = 50, 200
+# Rows that are drawn of the model; more of them while no row is as unusual. Support below the share _RARE is
+# measured with all of them, of which two are to be as unusual as evidence that is like the data.
+_N_ROWS, _RARE = (100, 1000, 5000, 20_000), 1e-3
+# Rows whose log p is computed together; sets of columns whose rows are kept; rounding of log p.
+_BLOCK, _MOST_SETS, _ROUNDING = 4096, 100, 1e-5
+# A value of a density counts with a neighbourhood: this share of the interquartile range of its column.
+_NEIGHBOURHOOD = 0.02
+
+
+class Support:
+    """How usual evidence is for the model of an engine.
+
+    Values of densities count with neighbourhoods, so that they compare with masses in any unit.
+    """
+
+    def __init__(self, engine: TableEngine) -> None:
+        self.engine = engine
+        self._log_probs: dict[tuple[str, ...], Tensor] = {}
+        self._widths: dict[str, float] = {}
+        self._last: tuple[Event | None, bool] = None, False
+
+    def share(self, given: Event) -> float:
+        """The share of rows that are at most as probable as the evidence, in the same columns."""
+        boxes = self.engine.boxes(given)
+        variables = self._variables_of(boxes)
+        if not variables or self._are_outside(boxes):
+            return 0.0 if variables else 1.0
+        most_usual = self._most_usual(boxes, variables, _MANY_DRAWS)
+        share = self._share_up_to(most_usual, variables, _N_ROWS[-2])
+        return share if share >= _RARE else self._share_up_to(most_usual, variables, _N_ROWS[-1])
+
+    def is_unusual(self, given: Event, log_evidence: float | None = None) -> bool:
+        """Whether the evidence is unlike the data: its support is below 1 in 10,000. The last result is kept.
+
+        Args:
+            log_evidence: log p(given), if it was computed.
+        """
+        if self._last[0] is not given:
+            boxes = self.engine.boxes(given)
+            # Most evidence needs no draws: the support is at least its probability.
+            is_usual = self._log_probability(boxes, log_evidence) >= math.log(_UNUSUAL)
+            self._last = given, self._are_outside(boxes) or not (is_usual or self._is_drawn(given))
+        return self._last[1]
+
+    def _is_drawn(self, given: Event) -> bool:
+        """Whether draws show that evidence is like the data."""
+        boxes = self.engine.boxes(given)
+        variables = self._variables_of(boxes)
+        if not variables:
+            return True
+        most_usual = self._most_usual(boxes, variables, _SOME_DRAWS)
+        is_usual = any(self._share_up_to(most_usual, variables, n) > 0 for n in _N_ROWS[:2])
+        return is_usual or self.share(given) >= _UNUSUAL
+
+    def warn(self, given: Event, log_evidence: float | None = None) -> None:
+        """A warning if evidence is unlike the data."""
+        if not self.is_unusual(given, log_evidence):
+            return
+        wanted, reason = "values like those of the data", "fewer than 1 in 10,000 rows are as unusual, and "
+        if self._are_outside(self.engine.boxes(given)):
+            wanted, reason = "values between the least and the greatest of the data", ""
+        got = bad_argument("given", wanted, given)
+        warn_user(f"{got}; {reason}the answer rests on the tails of the model")
+
+    def _variables_of(self, boxes: Sequence[Box]) -> tuple[str, ...]:
+        """The variables of conditioned columns, and those that say whether their cells are there."""
+        names = sorted({str(key) for box in boxes for key in box if not isinstance(key, Pair)})
+        roots = [self.engine.root(self.engine.columns[name]) for name in names]
+        there = [name for column in roots if column.presence for name in column.presence.there]
+        return tuple(dict.fromkeys([*there, *(name for column in roots for name in column.variables)]))
+
+    def _are_outside(self, boxes: Sequence[Box]) -> bool:
+        """Whether every box has a condition without values between the least and the greatest of the data."""
+        return bool(boxes) and all(map(self._is_outside, boxes))
+
+    def _is_outside(self, box: Box) -> bool:
+        for name, region in box.items():
+            seen = WHOLE if isinstance(name, Pair) else self.engine.columns[name].seen
+            if not (region.has_missing and seen.has_missing) and not shared_spans([region.spans, seen.spans]):
+                return True
+        return False
+
+    # ---- draws
+
+    def _log_probability(self, boxes: Sequence[Box], log_evidence: float | None) -> float:
+        """log P of evidence whose values of densities stand for their neighbourhoods; −∞ if they are not
+        those of one set of columns.
+        """
+        points = {case.points for case in self.engine.evidence(_without_pairs(boxes)).cases}
+        if len(points) != 1:
+            return -math.inf
+        log_p = self.engine.measure(boxes)[1] if log_evidence is None else log_evidence
+        return log_p + sum(map(self._log_width, points.pop()))
+
+    def _most_usual(self, boxes: Sequence[Box], variables: Sequence[str], n: int) -> float:
+        """The largest log p among draws with the evidence."""
+        rows = self.engine.evidence(_without_pairs(boxes)).sample(n, self._generator(0), variables)
+        return float(self._log_prob_of(rows, variables).amax())
+
+    def _share_up_to(self, log_prob: float, variables: tuple[str, ...], n: int) -> float:
+        """The share of n rows that are at most as probable."""
+        kept = self._log_probs.pop(variables, torch.empty(0, dtype=torch.float64))
+        for size in _N_ROWS:
+            if len(kept) < size <= n:
+                kept = torch.cat([kept, self._drawn(size - len(kept), variables, size)])
+        self._log_probs[variables] = kept  # the latest at the end
+        if len(self._log_probs) > _MOST_SETS:
+            del self._log_probs[next(iter(self._log_probs))]
+        return float((kept[:n] <= log_prob + _ROUNDING).double().mean())
+
+    def _drawn(self, n: int, variables: tuple[str, ...], seed: int) -> Float[Tensor, " n"]:
+        """log p of some variables in rows that are drawn."""
+        generator, everything = self._generator(seed), self.engine.evidence([{}])
+        sizes = [min(_BLOCK, n - start) for start in range(0, n, _BLOCK)]
+        rows = (everything.sample(size, generator, variables) for size in sizes)
+        return torch.cat([self._log_prob_of(block, variables).cpu() for block in rows])
+
+    def _generator(self, seed: int) -> torch.Generator:
+        components = next(iter(self.engine.joint.components.values()))
+        return torch.Generator(components.device).manual_seed(seed)
+
+    def _log_prob_of(self, rows: Mapping[str, Tensor], variables: Sequence[str]) -> Float[Tensor, " rows"]:
+        """log p of some variables; values of densities count with their neighbourhoods."""
+        joint, observed = self.engine.joint, dict[str, Tensor]()
+        if len(variables) == 1:
+            log_prob = joint.marginal(variables[0]).log_prob(rows[variables[0]])
+        else:
+            observed = {
+                name: ~column.presence.is_missing(rows)
+                for column in self.engine.columns.values()
+                if column.presence is not None and column.presence.there.keys() <= set(variables)
+                for name in column.variables
+            }
+            log_prob = joint.marginal(*variables).log_prob(observed=observed, **rows)
+        log_prob = log_prob.double()
+        for name in variables:
+            kernel = joint.kernels[name]
+            if not (kernel.discrete or kernel.only_atoms):
+                counts = self._has_density(name, rows[name])
+                counts = counts & observed[name] if name in observed else counts
+                log_prob = log_prob + counts * self._log_width(name)
+        return log_prob
+
+    def _has_density(self, name: str, events: Tensor) -> Bool[Tensor, " rows"]:
+        """Which events of a continuous variable are no atoms."""
+        kernel = self.engine.joint.kernels[name]
+        if not kernel.has_atoms:
+            return torch.ones(len(events), dtype=torch.bool, device=events.device)
+        return ~(kernel.nearest_atom(events) == events).flatten(1).all(-1)
+
+    def _log_width(self, name: str) -> float:
+        """The logarithm of the width of a neighbourhood of values of a density."""
+        if name not in self._widths:
+            shape = (_N_ROWS[-2],)
+            events = self.engine.joint.marginal(name).sample(shape, generator=self._generator(1))
+            events = events[self._has_density(name, events)].double().flatten()
+            low, high = torch.quantile(events, torch.tensor([0.25, 0.75]).to(events)).tolist()
+            self._widths[name] = math.log(_NEIGHBOURHOOD * (high - low))
+        return self._widths[name]
+
+
+def _without_pairs(boxes: Sequence[Box]) -> Sequence[Box]:
+    """Boxes without the comparisons of two columns."""
+    if not any(isinstance(key, Pair) for box in boxes for key in box):
+        return boxes
+    return [{key: region for key, region in box.items() if not isinstance(key, Pair)} for box in boxes]
