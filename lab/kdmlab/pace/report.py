@@ -41,7 +41,7 @@ def report(rows: Sequence[Row], part: Part) -> Report:
         claims_table(claims, ".4g"),
         *sections,
         f"Means of {folds} of {FOLDS} shuffled folds: score and processor seconds of the fit in one thread. "
-        "Methods of a fold are measured one after the other in one run. Ratios are of mean seconds, by table. "
+        "Methods of a fold are measured one after the other in one run. Ratios are of mean seconds by table. "
         "Differences are paired, ± their standard errors over tables. RMSE is in standard deviations of the "
         "targets, and NLL that of targets in this unit. Peers are scikit-learn's histogram boosting, random "
         "forest, and logistic or ridge regression behind a scaler, with their default settings.",
