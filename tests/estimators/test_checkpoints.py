@@ -60,7 +60,8 @@ def test_a_killed_fit_ends_where_the_whole_one_ends(
     name: str, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, fit = FITS[name]
-    whole = fit(make(None))
+    # With checkpoints: on a CPU other fits write out their gradients, which rounds differently.
+    whole = fit(make(tmp_path / "whole"))
     saves = 0
     save = Checkpoint.save
 

@@ -10,7 +10,8 @@ from torch import nn
 import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
 from kdmkit.estimators.common.clusters import Clusters, min_target_std
-from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, held_out_mean, mean_over, target_errors
+from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, held_out_mean, mean_over
+from kdmkit.estimators.common.member_losses import target_errors
 from kdmkit.estimators.regression.residuals import (
     LeaveOneOut,
     _excess_variance,
@@ -365,8 +366,8 @@ def test_weights_count() -> None:
     [
         ({"trend": "spline"}, "trend: expected 'auto', 'mlp' or None, got 'spline'"),
         ({"trend": "mlp", "encoder": "mlp"}, "trend: expected 'auto' or None beside an encoder"),
-        ({"n_members": 2}, "n_members: expected a whole number > 2, got 2"),
-        ({"n_members": 3.5}, "n_members: expected a whole number > 2"),
+        ({"n_members": 2}, "n_members: expected a whole number > 2 or 'auto', got 2"),
+        ({"n_members": 3.5}, "n_members: expected a whole number > 2 or 'auto'"),
         ({"max_epochs": "many"}, "max_epochs"),
     ],
 )

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from kdmkit.estimators.common.cross_fit import CrossFitting, target_errors
+from kdmkit.estimators.common.cross_fit import CrossFitting
+from kdmkit.estimators.common.member_losses import target_errors
 from kdmkit.estimators.density.maximum_likelihood import Likelihood
 from kdmkit.estimators.proportions.bag_likelihood import BagLikelihood, BagLoss, LabelRatio, RowLikelihood
 from kdmkit.kernels import RBF

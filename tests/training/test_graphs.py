@@ -17,7 +17,8 @@ import kdmkit as kdm
 from helpers import normal, seeded
 from kdmkit.estimators.classification.logits import Offsets
 from kdmkit.estimators.common.clusters import Clusters
-from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, label_losses, target_errors
+from kdmkit.estimators.common.cross_fit import CrossFitting, held_out
+from kdmkit.estimators.common.member_losses import label_losses, target_errors
 from kdmkit.estimators.density.maximum_likelihood import Likelihood, kernel_of
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of_residuals
 from kdmkit.nn import DensityLayer, JointLayer, MLPEnsemble, TreeLayer, Variable

@@ -572,3 +572,42 @@ def test_the_last_weights_within_the_tolerance_are_kept(losses: list[float], kep
 def test_the_least_improvement_is_a_share() -> None:
     with pytest.raises(ValueError, match="min_improvement: expected 0 ≤ min_improvement < 1, got 1"):
         FitOptions(min_improvement=1)
+
+
+def test_the_start_competes() -> None:
+    """Later losses have to be better than the first weights, by `min_improvement` of their loss."""
+    progress, model = Progress(), nn.Linear(1, 1)
+    nn.init.constant_(model.bias, -1.0)
+    progress.start(1.0, model)
+    for epoch, loss in enumerate([1.2, 0.95, 0.92]):
+        nn.init.constant_(model.bias, epoch)
+        progress.record({"validation_loss": loss}, model, min_improvement=0.1)
+    assert progress.best_epoch == -1
+    assert progress.best_weights["bias"] == -1
+    progress.record({"validation_loss": 0.8}, model, min_improvement=0.1)
+    assert progress.best_epoch == 3
+
+
+def test_a_fit_keeps_its_start() -> None:
+    """Weights that no epoch improves are kept, if the start is validated."""
+    truth = torch.tensor([[2.0]], dtype=torch.float64)
+    x = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(1)
+
+    class Linear(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slope = nn.Parameter(truth.clone())
+
+        def forward(self, x, y):
+            return (x @ self.slope - y).square().squeeze(1)
+
+    # Labels to learn from are wrong, those to validate on are right.
+    train, validation = Rows((x, -x)), Rows((x, x @ truth))
+    slopes = {}
+    for keep in (True, False):
+        objective = Linear()
+        settings = FitOptions(max_epochs=2, device="cpu", keep_start=keep)
+        fit(objective, train, validation, options=settings)
+        slopes[keep] = float(objective.slope)
+    assert slopes[True] == 2.0
+    assert slopes[False] < 2.0

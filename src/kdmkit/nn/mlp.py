@@ -228,6 +228,22 @@ class MLPEnsemble(nn.Module):
             hidden = torch.ops.aten.gelu_(torch.baddbmm(bias, hidden, weight))
         return _last_layer(x, self.linear, *last, hidden)
 
+    def answers_of_step(
+        self, x: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "n k outputs"], tuple[Any, ...]]:
+        """The answers without a graph, and what `gradients_of_step` needs of them."""
+        answers, sums, hidden = _forward(x, self.linear, *self.weights, *self.biases)
+        return answers, (x, sums, hidden)
+
+    def gradients_of_step(
+        self, by_answers: Float[Tensor, "n k outputs"], saved: tuple[Any, ...]
+    ) -> tuple[Tensor, ...]:
+        """The gradients of the parameters, in the order of `parameters()`."""
+        x, sums, hidden = saved
+        layers = (*self.weights, *self.biases)
+        _, gradients = _backward(by_answers, x, self.linear, layers, sums, hidden, by_rows=False)
+        return gradients
+
     def of_members(self, x: Float[Tensor, "k n d"]) -> Float[Tensor, "k n outputs"]:
         """The answers of every member to different rows."""
         hidden = x
@@ -262,13 +278,9 @@ class _Answers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: Tensor, *layers: Tensor) -> Tensor:
-        hidden, sums = [x.expand(len(linear), *x.shape)], []
-        *inner, last = _pairs(layers)
-        for weight, bias in inner:
-            sums.append(torch.baddbmm(bias, hidden[-1], weight))
-            hidden.append(nn.functional.gelu(sums[-1]))
-        ctx.save_for_backward(x, linear, *layers, *sums, *hidden[1:])
-        return _last_layer(x, linear, *last, hidden[-1])
+        answers, sums, hidden = _forward(x, linear, *layers)
+        ctx.save_for_backward(x, linear, *layers, *sums, *hidden)
+        return answers
 
     @staticmethod
     def backward(ctx: Any, by_answers: Tensor) -> tuple[Tensor | None, ...]:
@@ -276,22 +288,49 @@ class _Answers(torch.autograd.Function):
         layers, saved = saved[: len(needs) - 2], saved[len(needs) - 2 :]
         if torch.is_grad_enabled():
             return _differentiable_gradients(needs, by_answers, x, linear, *layers)
-        sums, hidden = saved[: len(saved) // 2], [x.expand(len(linear), *x.shape), *saved[len(saved) // 2 :]]
-        weights, outer = layers[: len(layers) // 2], by_answers.permute(1, 2, 0).contiguous()
-        by_linear = (outer.flatten(0, 1) @ x).view(linear.mT.shape).mT
-        by_weights, by_biases = [torch.bmm(outer, hidden[-1]).mT], [outer.sum(2).unsqueeze(1)]
-        # One output needs no product.
-        slopes = outer.mT * weights[-1].mT if outer.shape[1] == 1 else torch.bmm(outer.mT, weights[-1].mT)
-        for layer in reversed(range(len(sums))):
-            slopes = torch.ops.aten.gelu_backward(slopes, sums[layer])
-            by_weights.insert(0, torch.bmm(hidden[layer].mT, slopes))
-            by_biases.insert(0, slopes.sum(1, keepdim=True))
-            if layer or needs[0]:
-                slopes = torch.bmm(slopes, weights[layer].mT)
-        by_x = None
-        if needs[0]:
-            by_x = slopes.sum(0) + outer.flatten(0, 1).mT @ linear.movedim(0, 1).flatten(1).mT
-        return by_x, by_linear, *by_weights, *by_biases
+        middle = len(saved) // 2
+        sums, hidden = saved[:middle], saved[middle:]
+        by_x, gradients = _backward(by_answers, x, linear, layers, sums, hidden, by_rows=needs[0])
+        return by_x, *gradients
+
+
+def _forward(x: Tensor, linear: Tensor, *layers: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """The answers; the sums of every hidden layer, and the activations."""
+    hidden, sums = [x.expand(len(linear), *x.shape)], []
+    *inner, last = _pairs(layers)
+    for weight, bias in inner:
+        sums.append(torch.baddbmm(bias, hidden[-1], weight))
+        hidden.append(nn.functional.gelu(sums[-1]))
+    return _last_layer(x, linear, *last, hidden[-1]), sums, hidden[1:]
+
+
+def _backward(
+    by_answers: Tensor,
+    x: Tensor,
+    linear: Tensor,
+    layers: Sequence[Tensor],
+    sums: Sequence[Tensor],
+    activations: Sequence[Tensor],
+    *,
+    by_rows: bool,
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    """Gradients by the rows (None unless `by_rows`), and by `linear`, all weights and all biases."""
+    hidden = [x.expand(len(linear), *x.shape), *activations]
+    weights, outer = layers[: len(layers) // 2], by_answers.permute(1, 2, 0).contiguous()
+    by_linear = (outer.flatten(0, 1) @ x).view(linear.mT.shape).mT
+    by_weights, by_biases = [torch.bmm(outer, hidden[-1]).mT], [outer.sum(2).unsqueeze(1)]
+    # One output needs no product.
+    slopes = outer.mT * weights[-1].mT if outer.shape[1] == 1 else torch.bmm(outer.mT, weights[-1].mT)
+    for layer in reversed(range(len(sums))):
+        slopes = torch.ops.aten.gelu_backward(slopes, sums[layer])
+        by_weights.insert(0, torch.bmm(hidden[layer].mT, slopes))
+        by_biases.insert(0, slopes.sum(1, keepdim=True))
+        if layer or by_rows:
+            slopes = torch.bmm(slopes, weights[layer].mT)
+    by_x = None
+    if by_rows:
+        by_x = slopes.sum(0) + outer.flatten(0, 1).mT @ linear.movedim(0, 1).flatten(1).mT
+    return by_x, (by_linear, *by_weights, *by_biases)
 
 
 def _last_layer(

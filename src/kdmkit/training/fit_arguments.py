@@ -104,6 +104,7 @@ class FitOptions:
             share of the first.
         tolerance: how much higher than the least validation loss a later one may be and still count. The last
             weights that count are returned: with a schedule, those of the smaller learning rate.
+        keep_start: whether the first weights compete: they are validated before the first epoch.
         seed: of the order of rows, of noise and of dropout: the same seed gives the same fit. torch's dropout
             and modules of unknown origin draw from torch's global generator: a fit with such modules sets its
             seed in every epoch and restores its state, one fit at a time.
@@ -128,6 +129,7 @@ class FitOptions:
     averaging: float | None = None
     min_improvement: float = 0.0
     tolerance: float = 0.0
+    keep_start: bool = False
     seed: int = 0
     device: Device = "auto"
     precision: Precision = "no"

@@ -118,6 +118,8 @@ class Trainer:
         self, n_epochs: int, description: str, on_epoch: Callable[[nn.Module], None] | None
     ) -> list[dict[str, float]]:
         """Trains until the last epoch or until patience ends; puts the best weights into the objective."""
+        if self.options.keep_start and not self.progress.history:
+            self._validate_start()
         with self._progress_bar(description) as bar:
             for epoch in range(len(self.progress.history), n_epochs):
                 if self.progress.should_stop(self.options.patience):
@@ -132,8 +134,18 @@ class Trainer:
             self.objective.load_state_dict(self.progress.best_weights)
         elif self.steps.average is not None:
             self.objective.load_state_dict(self.steps.result.state_dict())
+        self.steps.release()
         self.objective.eval()
         return self.progress.history
+
+    def _validate_start(self) -> None:
+        """Lets the first weights compete with those of the epochs."""
+        if self.validation is None:
+            return
+        total = self._evaluate(self.validation)
+        if self.accelerator.num_processes > 1:
+            total = self.accelerator.reduce(total, "sum")
+        self.progress.start(float(total) / self.weights[1], self.steps.result)
 
     # ---- one epoch
 
@@ -262,6 +274,12 @@ class Progress:
     best_loss: float = math.inf
     best_epoch: int = -1
     best_weights: dict[str, Tensor] = field(default_factory=dict)
+    start_loss: float = math.inf
+
+    def start(self, loss: float, model: nn.Module) -> None:
+        """Lets the first weights compete with those of the epochs."""
+        self.start_loss = self.best_loss = loss
+        self.best_weights = _copied_state(model)
 
     def record(
         self,
@@ -277,13 +295,15 @@ class Progress:
         less than `tolerance` above the best one counts as well.
         """
         loss, limit = entry.get("validation_loss"), self.best_loss + tolerance
-        first = self.history[0].get("validation_loss", math.inf) if self.history else math.inf
+        first = self.start_loss
+        if math.isinf(first) and self.history:
+            first = self.history[0].get("validation_loss", math.inf)
         if not math.isinf(first):
             limit = min(limit, first - min_improvement * abs(first))
         self.history.append(entry)
         if loss is not None and loss < limit:
             self.best_loss, self.best_epoch = min(loss, self.best_loss), len(self.history) - 1
-            self.best_weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
+            self.best_weights = _copied_state(model)
 
     def should_stop(self, patience: int | None) -> bool:
         """Whether the validation loss has not improved for `patience` epochs."""
@@ -296,6 +316,10 @@ class Progress:
         """The progress whose `vars` a checkpoint holds."""
         weights = {k: v.to(device) for k, v in state["best_weights"].items()}
         return cls(**{**state, "best_weights": weights})
+
+
+def _copied_state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
 def _set_mode(module: nn.Module, *, training: bool) -> None:

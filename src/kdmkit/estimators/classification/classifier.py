@@ -32,6 +32,7 @@ from kdmkit.estimators.common.arrays import (
 )
 from kdmkit.estimators.common.chunks import KeptRows, add_chunk, chunk_generator, thinned
 from kdmkit.estimators.common.cross_fit import check_trend, has_trend
+from kdmkit.estimators.common.effort import EffortName
 from kdmkit.estimators.common.joint_estimator import JointClassifier, is_built_in
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
@@ -50,9 +51,11 @@ class KDMClassifier(JointClassifier):
     By default the label distributions follow a trend: π_j(y|x) = softmax_y(t(x) + c_j), with
 
     - the logits t: the mean of an ensemble of networks that hold out different rows, at a temperature that is
-      fitted to held-out rows;
-    - offsets c_j, which correct the logits about each component; they and the bandwidths learn from logits of
-      members that have not seen the row;
+      fitted to held-out rows. Each network starts from a logistic regression and replaces it only if it is
+      better on held-out rows;
+    - offsets c_j, which correct the logits about each component. They are 0 unless `effort="best"` or
+      `generative_weight` is given: they then learn, with the bandwidths, from logits of members that have not
+      seen the row;
     - if rows nearly repeat, one more component for each of them, with the label of the row (`memory`).
 
     Without a trend (`trend=None`, other methods, behind an encoder) the π_j do not depend on x.
@@ -62,7 +65,10 @@ class KDMClassifier(JointClassifier):
             `"likelihood"` maximises p(x, y); `"discriminative"` maximises p(y|x).
         trend: `"mlp"`; None for the joint KDM alone; `"auto"` is `"mlp"` for `"discriminative"` without an
             encoder. Fewer than 8 rows have no trend.
-        n_members: of the ensemble; two of them hold out each row.
+        effort: how much computation a fit about a trend may take; a given parameter goes before it.
+            `"default"` has 8 members and at most 1,500 steps; `"fast"`, for loops and large tables, has 6
+            narrow members and at most 600 steps; `"best"` has 16 members, up to 4,000 steps, and offsets.
+        n_members: of the ensemble; two of them hold out each row. `"auto"` is chosen by `effort`.
         memory: whether rows may be remembered. They are only if that lowers the leave-one-out log-loss
             significantly; the model then contains up to 20,000 rows.
         n_components: of the learned methods; `"auto"` is a fifth of the samples, at most 256, but two per
@@ -89,10 +95,11 @@ class KDMClassifier(JointClassifier):
             encoder `"mlp"`, otherwise None.
         batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
             between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
-        max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
+        max_epochs: `"auto"` is 300 and no more steps than `effort` allows; 100 without a trend.
         learning_rate: `"auto"` is .003 for the trend, .01 without one.
         patience: epochs without improvement on held-out rows, after which training stops. The best weights
-            are kept.
+            are kept. `"auto"` is 40 with `effort="best"` and without a trend; otherwise 100 steps, or 60 with
+            `effort="fast"`, but between 3 and 40 epochs.
         validation_fraction: share of the rows to validate on; used only without a trend.
         max_rows: rows of earlier chunks that `partial_fit` keeps, at least one of every class; None keeps
             all.
@@ -122,7 +129,8 @@ class KDMClassifier(JointClassifier):
     method: Method = "discriminative"
     _: KW_ONLY
     trend: Literal["auto", "mlp"] | None = "auto"
-    n_members: int = 16
+    effort: EffortName = "default"
+    n_members: int | Literal["auto"] = "auto"
     memory: bool = True
     encoder: Any = None
     decoder: Any = None
@@ -132,7 +140,7 @@ class KDMClassifier(JointClassifier):
     head_epochs: int = 0
     averaging: float | Literal["auto"] | None = "auto"
     max_epochs: int | Literal["auto"] = "auto"
-    patience: int | None = 40
+    patience: int | Literal["auto"] | None = "auto"
     max_rows: int | None = 500_000
     novelty_rows: int = 4096
 

@@ -15,12 +15,15 @@ from kdmkit.estimators.common.clusters import (
     Clusters,
     bandwidth_settings,
     log_bandwidths,
+    maximize_density,
     min_target_std,
     scores_without_row,
     with_priors,
 )
-from kdmkit.estimators.common.cross_fit import FittedEnsemble, fit_ensemble, label_losses, trend_options
+from kdmkit.estimators.common.cross_fit import FittedEnsemble, fit_ensemble, trend_options
+from kdmkit.estimators.common.effort import effort_of
 from kdmkit.estimators.common.leave_one_out import search_memory
+from kdmkit.estimators.common.member_losses import label_losses
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, LabelTrend, Predictor, ResidualMemory, Scaler
 from kdmkit.nn.scaler import LARGEST_INPUT, normalized_weights, soft_clip
@@ -144,12 +147,20 @@ def _fit_offsets(
     clusters = Clusters.of(z, one_hot, weights, m, estimator._seed).scaled(1 / unit.float())
     sigma = float(estimator._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float().cpu()
     layer = clusters.layer(RBF(sigma.clamp_min(1.05 * math.sqrt(2)), sigma_min=math.sqrt(2)))
+    if not _learns_offsets(estimator):
+        history = maximize_density(layer, z / unit.float(), clusters, weights, estimator._torch_generator())
+        return layer, torch.zeros_like(layer.components["y"]), history
     objective = Offsets(layer, n_rows=n, generative_weight=estimator._alpha(has_trend=True))
     tensors = (z / unit.float(), logits, labels, *clusters.without_row())
     rows = Rows(tensors, None if weights is None else weights.float())
     settings = {**bandwidth_settings(estimator, n), "averaging": None}
     history = estimator._run(objective, rows, None, "classifier", **settings)
     return layer, objective.offsets.detach(), history
+
+
+def _learns_offsets(estimator: Any) -> bool:
+    """Whether offsets are learned: with effort `"best"`, or if the weight of log p(x) is given."""
+    return effort_of(estimator).has_offsets or not isinstance(estimator.generative_weight, str)
 
 
 class Offsets(nn.Module):

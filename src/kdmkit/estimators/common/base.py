@@ -35,7 +35,7 @@ from kdmkit.training.checkpoint import fingerprint
 from kdmkit.training.seeds import derive_seed, draws_globally, global_seed, is_replayable
 
 # The default meanings of "auto".
-_AUTOMATIC = {"max_epochs": 100, "learning_rate": 1e-2}
+_AUTOMATIC = {"max_epochs": 100, "learning_rate": 1e-2, "patience": 40}
 
 #: Maps rows on the device of the module to one tensor, or to several.
 TensorAnswer = Callable[[Tensor], Any]
@@ -54,7 +54,7 @@ class KDMEstimator(BaseEstimator, ABC):
     batch_size: Any = "auto"
     learning_rate: float | Literal["auto"] = "auto"
     validation_fraction: float = 0.1
-    patience: int | None = 20
+    patience: int | Literal["auto"] | None = 20
     checkpoint_dir: Any = None
     device: str = "auto"
     random_state: Any = None
@@ -97,7 +97,8 @@ class KDMEstimator(BaseEstimator, ABC):
         given = {name: getattr(self, name) for name in names}
         # NumPy's numbers as Python's, as in `plain`: grids of parameters are full of them.
         settings = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
-        settings |= {name: value for name, value in automatic.items() if settings[name] == "auto"}
+        is_auto = {name: isinstance(value, str) and value == "auto" for name, value in settings.items()}
+        settings |= {name: value for name, value in automatic.items() if is_auto[name]}
         return {**settings, "verbose": bool(self.verbose), "seed": seed}
 
     def _run(

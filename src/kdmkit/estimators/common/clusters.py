@@ -10,19 +10,26 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from kdmkit.estimators.common.effort import effort_of
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Scaler
 from kdmkit.nn.initialize import cluster
+from kdmkit.nn.scaler import fences
 from kdmkit.ops import score_matrix
 
-# Bandwidths start wide and are learned on a logarithmic scale: a few hundred large steps reach any value.
-_RATE, _STEPS, _BATCH = 0.05, 200, 256
+# Bandwidths start wide and are learned on a logarithmic scale: a hundred large steps reach any value.
+_BATCH = 256
 # Half the precision of the prior of the logarithms of x's bandwidths, about their start.
-_PRIOR_X = 2.0
+PRIOR_X = 2.0
 # k-means is fitted to at most this many rows.
 _CLUSTER_SAMPLE = 50_000
 # Weights below this share of a cluster's weight are lost in a difference.
 _LOST = 1e-12
+# EM of bandwidths: rows at most, steps at most, the gain in nats per row below which it ends.
+_EM_ROWS, _EM_STEPS, _EM_GAIN = 4096, 50, 1e-3
+_NEWTON_STEPS = 20
+# How far bandwidths stay above their lower bound, relative to it.
+_ABOVE = 1e-3
 # Rows per block of sums on a GPU.
 _BLOCK = 16384
 # Targets that differ by less than this share of their size count as equal.
@@ -141,17 +148,18 @@ def with_priors(
         prior: −log of the other priors.
         n_rows: the number of rows in all: the priors count once for all of them.
     """
-    of_x = _PRIOR_X * (log_bandwidths(layer, "x") - first).square().sum()
+    of_x = PRIOR_X * (log_bandwidths(layer, "x") - first).square().sum()
     return losses + (of_x + prior) / n_rows
 
 
 def bandwidth_settings(estimator: Any, n: int) -> dict[str, Any]:
-    """Settings of the training of a layer of clusters of n rows: a few hundred steps."""
-    epochs = math.ceil(_STEPS / math.ceil(n / _BATCH))
+    """Settings of the training of a layer of clusters of n rows: about a hundred steps."""
+    effort = effort_of(estimator)
+    epochs = math.ceil(effort.bandwidth_steps / math.ceil(n / _BATCH))
     automatic = estimator.max_epochs == "auto"
     return {
         "batch_size": _BATCH,
-        "learning_rate": _RATE,
+        "learning_rate": effort.bandwidth_rate,
         "schedule": "cosine",
         "max_epochs": epochs if automatic else min(epochs, int(estimator.max_epochs)),
     }
@@ -174,6 +182,84 @@ def scores_without_row(
         score_matrix([kernel.term(x, components)], layer.logits),
     )
     return scores, scores.logsumexp(-1) - log_weights.logsumexp(-1) + kernel.log_norm(components)
+
+
+# ---- bandwidths of p(x) alone
+
+
+@torch.no_grad()
+def maximize_density(
+    layer: JointLayer,
+    x: Float[Tensor, "n d"],
+    clusters: Clusters,
+    weights: Float[Tensor, " n"] | None,
+    generator: torch.Generator,
+) -> list[dict[str, float]]:
+    """Sets the bandwidths of x to those that maximise Σ_i w_i·log p(x_i) by clusters without the row.
+
+    By EM: with r_ij ∝ p_j·k²(x_i, x_j), the variance σ²/2 of a column is the mean of r_ij·(x_i − x_j)²,
+    drawn to its start by the prior of `with_priors`. Many rows are represented by a sample, and rows far from
+    all others are left out.
+
+    The layer is on the CPU, before and after.
+
+    Returns:
+        One entry per step: its number, and the loss −Σ_i w_i·log p(x_i) / Σ_i w_i before it.
+    """
+    n = len(x)
+    layer.to(x.device)
+    rows = torch.randperm(n, generator=generator)[:_EM_ROWS].to(x.device)
+    x, columns = x[rows], [tensor[rows] for tensor in clusters.without_row()]
+    w = torch.ones_like(x[:, 0]) if weights is None else weights[rows].to(x)
+    share = w / w.sum()
+    member_of, x_without, _ = columns
+    bandwidth = layer.kernel("x").learned_bandwidth
+    least = (1 + _ABOVE) * float(bandwidth.minimum)
+    first = bandwidth.value.double().log()
+    history: list[dict[str, float]] = []
+    for step in range(_EM_STEPS):
+        scores, log_density = scores_without_row(layer, x, *columns)
+        if step == 0:
+            # A row far from all others must not widen the bandwidths of all.
+            low, _ = fences(log_density.double().unsqueeze(1), share.double())
+            share = torch.where(log_density < low, 0, share)
+            share /= share.sum()
+        history.append({"epoch": float(step), "loss": -float(share.double() @ log_density.double())})
+        if step and history[-2]["loss"] - history[-1]["loss"] < _EM_GAIN:
+            break
+        squares = weighted_squares(
+            share.unsqueeze(1) * scores.softmax(-1), x, layer.components["x"], member_of, x_without
+        )
+        bandwidth.value = _posterior_log_sigma(squares.double(), first, n).exp().clamp_min(least)
+    layer.cpu()
+    return history
+
+
+def weighted_squares(
+    weights: Float[Tensor, "n m"],
+    x: Float[Tensor, "n d"],
+    components: Float[Tensor, "m d"],
+    member_of: Int[Tensor, " n"],
+    x_without: Float[Tensor, "n d"],
+) -> Float[Tensor, " d"]:
+    """Σ_ij w_ij·(x_i − x_j)² of every column, with each row's cluster as it would be without the row."""
+    place = member_of.unsqueeze(1)
+    of_cluster, weights = weights.gather(1, place), weights.scatter(1, place, 0.0)
+    squares = weights.sum(1) @ x.square() + weights.sum(0) @ components.square()
+    squares -= 2 * ((weights.mT @ x) * components).sum(0)
+    return squares + (of_cluster * (x - x_without).square()).sum(0)
+
+
+def _posterior_log_sigma(
+    squares: Float[Tensor, " d"], first: Float[Tensor, " d"], n: int
+) -> Float[Tensor, " d"]:
+    """The t = log σ that minimises n·(t + squares/σ²) + p·(t − first)², by Newton's method."""
+    t = first.clone()
+    for _ in range(_NEWTON_STEPS):
+        ratio = squares * (-2 * t).exp()
+        slope = n * (1 - 2 * ratio) + 2 * PRIOR_X * (t - first)
+        t = t - (slope / (4 * n * ratio + 2 * PRIOR_X)).clamp(-1, 1)
+    return t
 
 
 # ---- least widths

@@ -15,6 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_count, check_flag, in_memory
+from kdmkit.estimators.common.effort import count_members, effort_of, patience_of
+from kdmkit.estimators.common.linear_start import start_linear
+from kdmkit.estimators.common.member_losses import MemberLoss
 from kdmkit.nn import MLPEnsemble
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import Rows
@@ -23,19 +26,13 @@ from kdmkit.training import Rows
 HOLDERS = 2
 # Below this many rows there is nothing to hold out.
 _FEWEST_ROWS = 8
-# Widths and weight decay, chosen by held-out errors on training rows: docs/decisions.md.
-_HIDDEN = (64, 64)
+# Weight decay, chosen by held-out errors on training rows: docs/decisions.md.
 _DECAY = 1e-2
-# In standard deviations of the targets: larger errors count linearly instead of by their squares.
-_DELTA = 3.0
 # EMA decay of the weights.
 _AVERAGE_DECAY = 0.995
-_EPOCHS, _STEPS = 300, 4000
+_EPOCHS = 300
 # If targets are mostly noise, the best of many epochs is a little better by chance only.
 _MIN_IMPROVEMENT = 0.01
-
-#: From answers `(..., outputs)` and targets to one loss per answer, `(...)`.
-MemberLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 class CrossFitting(nn.Module):
@@ -46,12 +43,16 @@ class CrossFitting(nn.Module):
     """
 
     n_steps: Tensor
+    writes_gradients = True
 
     def __init__(self, ensemble: MLPEnsemble, loss: MemberLoss) -> None:
         super().__init__()
         self.ensemble, self.loss = ensemble, loss
         self.averaged = copy.deepcopy(ensemble).requires_grad_(False)
         self.register_buffer("n_steps", torch.tensor(0))
+        # To walk through the modules takes as long as to move the averages.
+        self._averages: list[Tensor] = list(self.averaged.parameters())
+        self._values: list[Tensor] = list(self.ensemble.parameters())
 
     def forward(
         self, x: Float[Tensor, "n d"], y: Tensor, holds_out: Bool[Tensor, "n k"]
@@ -62,14 +63,26 @@ class CrossFitting(nn.Module):
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
         return mean_over(losses.unsqueeze(-1), ~holds_out).squeeze(-1)
 
+    def with_gradients(
+        self, x: Float[Tensor, "n d"], y: Tensor, holds_out: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " n"], tuple[Tensor, ...]]:
+        """The losses of a step, and the gradients of Σ_i share_i·loss_i by the ensemble's parameters."""
+        self.move_average(on_device=False)
+        answers, saved = self.ensemble.answers_of_step(x)
+        losses, slopes = self.loss.with_slopes(answers, y.unsqueeze(1))
+        learns = (~holds_out).to(losses.dtype)
+        learns /= learns.sum(1, keepdim=True)
+        by_answers = (learns * share.unsqueeze(1)).unsqueeze(-1) * slopes
+        return (learns * losses).sum(1), self.ensemble.gradients_of_step(by_answers, saved)
+
+    @torch.no_grad()
     def move_average(self, *, on_device: bool) -> None:
         """Moves exponential means, whose decay starts lower: the first values count less.
 
         Args:
             on_device: whether not to read the number of steps, which would wait for a device.
         """
-        averages: list[Tensor] = list(self.averaged.parameters())
-        values: list[Tensor] = [parameter.detach() for parameter in self.ensemble.parameters()]
+        averages, values = self._averages, self._values
         if on_device:
             changes = list(torch._foreach_sub(values, averages))
             decay = (self.n_steps / (self.n_steps + 10)).clamp_max(_AVERAGE_DECAY)
@@ -79,19 +92,6 @@ class CrossFitting(nn.Module):
             count = int(self.n_steps)
             torch._foreach_lerp_(averages, values, 1 - min(_AVERAGE_DECAY, count / (count + 10)))
         self.n_steps += 1
-
-
-def label_losses(logits: Float[Tensor, "*lead n"], labels: Tensor) -> Float[Tensor, "*lead"]:
-    """−log softmax of the label, for every answer; labels broadcast."""
-    chosen = torch.take_along_dim(logits, labels.unsqueeze(-1), -1).squeeze(-1)
-    return logits.logsumexp(-1) - chosen
-
-
-def target_errors(answers: Tensor, y: Tensor) -> Tensor:
-    """Huber's loss, e² or 2δ|e| − δ² if |e| > δ: a few wild targets do not bend the trend."""
-    error = (answers - y).abs()
-    inner = error.clamp_max(_DELTA)
-    return (inner * (2 * error - inner)).mean(-1)
 
 
 def held_out_mean(
@@ -140,6 +140,7 @@ def fit_ensemble(
     *,
     start: Float[Tensor, " outputs"],
     n_members: int,
+    hidden: list[int],
     loss: MemberLoss,
     labels: Int[Tensor, " n"] | None = None,
     generator: torch.Generator,
@@ -153,17 +154,21 @@ def fit_ensemble(
         x, y, weights: rows, targets, sample weights.
         start: the answer of every member before training.
         n_members: K; every row is held out by two members.
+        hidden: the widths of a member's layers.
         loss: of an answer.
         labels: if given, all parts have the same label proportions.
         generator: chooses the parts; its seed also chooses the first weights.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
     with in_memory("n_members", n_members):
-        first = _first_ensemble([x.shape[1], *_HIDDEN, len(start)], n_members, start, generator)
+        first = _first_ensemble([x.shape[1], *hidden, len(start)], n_members, start, generator)
+        first = first.to(x.device)
         holds_out = held_out(len(x), n_members, generator, labels, x.device)
+        start_linear(first, x, y, weights, holds_out, loss)
     rows = Rows((x, y, holds_out), None if weights is None else weights.float())
     objective = CrossFitting(first, loss)
-    history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
+    settings = {"weight_decay": _DECAY, "min_improvement": _MIN_IMPROVEMENT, "keep_start": True}
+    history = run(objective, rows, rows, **settings)
     ensemble = objective.averaged.eval().to(x.device)
     with torch.no_grad():
         answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
@@ -211,7 +216,10 @@ def check_trend(estimator: Any) -> None:
         raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
     if not isinstance(estimator.n_components, str) or estimator.n_components != "auto":
         check_count("n_components", estimator.n_components, "a whole number ≥ 1 or 'auto'")
-    check_count("n_members", estimator.n_members, f"a whole number > {HOLDERS}", least=HOLDERS + 1)
+    effort_of(estimator)
+    if not isinstance(estimator.n_members, str) or estimator.n_members != "auto":
+        wanted = f"a whole number > {HOLDERS} or 'auto'"
+        check_count("n_members", estimator.n_members, wanted, least=HOLDERS + 1)
     check_flag("memory", estimator.memory)
 
 
@@ -227,12 +235,22 @@ def trend_options(estimator: Any, n: int, **changes: Any) -> dict[str, Any]:
     Args:
         changes: settings of the training that differ from the estimator's.
     """
+    effort = effort_of(estimator)
     batch = _trend_batch(n) if estimator.batch_size == "auto" else int(estimator.batch_size)
-    epochs = _trend_epochs(n, batch) if estimator.max_epochs == "auto" else int(estimator.max_epochs)
+    automatic = estimator.max_epochs == "auto"
+    epochs = _trend_epochs(n, batch, effort.steps) if automatic else int(estimator.max_epochs)
+    patience = patience_of(estimator, math.ceil(n / batch))
     folder = None if estimator.checkpoint_dir is None else Path(estimator.checkpoint_dir) / "trend"
-    settings = {"batch_size": batch, "max_epochs": epochs, "schedule": "constant", "checkpoint_dir": folder}
+    settings = {
+        "batch_size": batch,
+        "max_epochs": epochs,
+        "patience": patience,
+        "schedule": "constant",
+        "checkpoint_dir": folder,
+    }
     return {
-        "n_members": int(estimator.n_members),
+        "n_members": count_members(estimator),
+        "hidden": effort.hidden(n),
         "generator": estimator._torch_generator(),
         "run": partial(estimator._run, description="trend", **settings, **changes),
     }
@@ -247,6 +265,6 @@ def _trend_batch(n: int) -> int:
     return max(16, min(64, n // 4), min(512, n // 32))
 
 
-def _trend_epochs(n: int, batch: int) -> int:
-    """300 passes at most, and no more than four thousand steps."""
-    return max(1, min(_EPOCHS, _STEPS // math.ceil(n / batch)))
+def _trend_epochs(n: int, batch: int, steps: int) -> int:
+    """300 passes at most, and no more than a number of steps."""
+    return max(1, min(_EPOCHS, steps // math.ceil(n / batch)))

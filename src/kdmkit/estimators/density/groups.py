@@ -188,6 +188,26 @@ def group_rows(rows: KeptRows | GroupedRows, most: int | None) -> KeptRows | Gro
 # ---- densities of groups
 
 
+def merged_density(
+    layer: DensityLayer, x: Float[Tensor, "n d"], w: Float[Tensor, " n"], most: int
+) -> DensityLayer:
+    """A density of rows with at most `most` components: near rows become one, with the variance of its rows.
+
+    Args:
+        layer: whose components are the rows; the variance of a new kernel is the mean of theirs and the
+            variance of the group's rows.
+        x, w: the rows and their weights.
+        most: the number of components.
+    """
+    groups, place = Groups.of_rows(x.numpy(), w.numpy()).merged(most, Scaler.from_data(x, w).scale)
+    variances = w.unsqueeze(1) * layer.kernel("x").learned_bandwidth.value.detach().cpu().square().expand_as(
+        x
+    )
+    total = torch.zeros_like(groups.mean).index_add_(0, place, variances)
+    variance = total / groups.weight.unsqueeze(1) + 2 * groups.std.square()
+    return layer_of_rows(groups.mean, groups.weight, variance.sqrt())
+
+
 def density_of_groups(groups: Groups, sigma: float) -> DensityLayer:
     """Components of the variance σ²/2 plus that of the rows in the group."""
     return layer_of_rows(groups.mean, groups.weight, (sigma**2 + 2 * groups.std.square()).sqrt())

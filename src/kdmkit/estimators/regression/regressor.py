@@ -26,6 +26,7 @@ from kdmkit.estimators.common.arrow import BatchAnswer, answer_rows
 from kdmkit.estimators.common.base import TensorAnswer
 from kdmkit.estimators.common.clusters import min_target_std, target_scaler
 from kdmkit.estimators.common.cross_fit import check_trend, has_trend
+from kdmkit.estimators.common.effort import EffortName
 from kdmkit.estimators.common.joint_estimator import JointEstimator, start_phases
 from kdmkit.estimators.regression.residuals import fit_about_trend
 from kdmkit.kernels import RBF
@@ -42,7 +43,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)), with
 
     - the trend f: the mean of an ensemble of networks that hold out different rows, plus, if rows nearly
-      repeat, a memory of the residuals of similar rows;
+      repeat, a memory of the residuals of similar rows. Each network starts from a ridge regression and
+      replaces it only if it is better on held-out rows;
     - a joint KDM of rows and residuals, with components (x_j, c_j) and weights w_j(x) ∝ p_j·k²(x, x_j). It
       learns from residuals of members that have not seen the row, and its bandwidths by leave-one-out. So no
       part of the model is judged by its own training data;
@@ -56,7 +58,10 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
         trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` without an
             encoder. Fewer than 8 rows, or constant targets, have no trend.
-        n_members: of the ensemble; two of them hold out each row.
+        effort: how much computation a fit about a trend may take; a given parameter goes before it.
+            `"default"` has 8 members in at most 1,500 steps; `"fast"`, for loops and large tables, has 6
+            narrower members in at most 600 steps; `"best"` has 16 members in up to 4,000 steps.
+        n_members: of the ensemble; two of them hold out each row. `"auto"` is chosen by `effort`.
         memory: whether the trend may have a residual memory: the mean of the non-parametric KDM of rows and
             residuals. It is used only if it lowers the leave-one-out squared error significantly, as it does
             if rows nearly repeat; the model then contains up to 20,000 rows.
@@ -69,8 +74,11 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             features.
         batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
             between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
-        max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
-        learning_rate, patience: of the trend, or of all training without one.
+        max_epochs: `"auto"` is 300 and no more steps than `effort` allows; 100 without a trend.
+        learning_rate: of the trend, or of all training without one.
+        patience: epochs without improvement on held-out rows, after which training stops. `"auto"` is 40 with
+            `effort="best"` and without a trend; otherwise 100 steps, or 60 with `effort="fast"`, but
+            between 3 and 40 epochs.
         validation_fraction: share of the rows to validate on; used only without a trend.
         novelty_rows: rows that the model keeps for `novelty`, also in files; 0 keeps none.
         checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
@@ -95,14 +103,15 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     loss: Literal["nll", "mse"] = "nll"
     _: KW_ONLY
     trend: Literal["auto", "mlp"] | None = "auto"
-    n_members: int = 16
+    effort: EffortName = "default"
+    n_members: int | Literal["auto"] = "auto"
     memory: bool = True
     encoder: Any = None
     generative_weight: float = 0.0
     sigma: Any = "auto"
     noise: float = 0.03
     max_epochs: int | Literal["auto"] = "auto"
-    patience: int | None = 40
+    patience: int | Literal["auto"] | None = "auto"
     novelty_rows: int = 4096
 
     # ---- fitting

@@ -11,14 +11,18 @@ from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.clusters import (
+    PRIOR_X,
     Clusters,
     bandwidth_settings,
     log_bandwidths,
     scores_without_row,
+    weighted_squares,
     with_priors,
 )
-from kdmkit.estimators.common.cross_fit import HOLDERS, fit_ensemble, mean_over, target_errors, trend_options
+from kdmkit.estimators.common.cross_fit import HOLDERS, fit_ensemble, mean_over, trend_options
+from kdmkit.estimators.common.effort import count_members
 from kdmkit.estimators.common.leave_one_out import answers_without_row, search_memory
+from kdmkit.estimators.common.member_losses import target_errors
 from kdmkit.kernels import RBF
 from kdmkit.kernels.bandwidth import BOUND
 from kdmkit.nn import JointLayer, Predictor, ResidualMemory, Scaler, Trend
@@ -67,7 +71,7 @@ def fit_about_trend(
     residuals = targets - fitted.held_out_mean
     share = _typical_share(residuals, normalized_weights(len(x), weights).to(x.device))
     variance = _held_out_variance(fitted.answers, fitted.holds_out, share)
-    residuals = _scaled_to_ensemble(residuals, variance, int(estimator.n_members), share)
+    residuals = _scaled_to_ensemble(residuals, variance, count_members(estimator), share)
     memory, excess = None, _excess_variance(fitted.answers, variance, share)
     if estimator.memory:
         memory, residuals, coverage = fit_memory(x, residuals, weights, estimator._torch_generator())
@@ -278,6 +282,53 @@ class LeaveOneOut(nn.Module):
         of_y = log_bandwidths(self.layer, "y")
         prior = _PRIOR_Y * (of_y - of_y.mean(0)).square().sum()
         return with_priors(losses, self.layer, self.first, prior, self.n_rows)
+
+    @property
+    def writes_gradients(self) -> bool:
+        """Whether `with_gradients` is this loss."""
+        return self.loss == "nll"
+
+    def with_gradients(
+        self,
+        x: Float[Tensor, "n d"],
+        r: Float[Tensor, "n outputs"],
+        member_of: Int[Tensor, " n"],
+        x_without: Float[Tensor, "n d"],
+        r_without: Float[Tensor, "n outputs"],
+        log_weight_without: Float[Tensor, " n"],
+        share: Float[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " n"], tuple[Tensor, ...]]:
+        """`forward`, and the gradients of Σ_i share_i·loss_i by contraction, bandwidths of x, those of y."""
+        layer, alpha = self.layer, self.generative_weight
+        sigma_x, sigma_y = layer.kernel("x").learned_bandwidth, layer.kernel("y").learned_bandwidth
+        scores, log_density = scores_without_row(layer, x, member_of, x_without, log_weight_without)
+        log_w = scores.log_softmax(-1)
+        place = member_of.view(-1, 1, 1).expand(-1, 1, r.shape[1])
+        residuals = layer.components["y"].expand(len(r), -1, -1).scatter(1, place, r_without.unsqueeze(1))
+        factor, variance = self.logit.sigmoid(), sigma_y.value.square() / 2
+        error = r.unsqueeze(1) - factor * residuals
+        ratio = error.square() / variance
+        log_joint = log_w - (ratio + (2 * math.pi * variance).log()).sum(-1) / 2
+        log_p = log_joint.logsumexp(-1, keepdim=True)
+        losses, posterior = -log_p.squeeze(1), share.unsqueeze(1) * (log_joint - log_p).exp()
+        by_scores = share.unsqueeze(1) * (1 - alpha) * log_w.exp() - posterior
+        if alpha:
+            losses = losses - alpha * log_density
+        value_x, value_y = sigma_x.value, sigma_y.value
+        squares = weighted_squares(by_scores, x, layer.components["x"], member_of, x_without)
+        by_sigma_x = 2 * squares / value_x**3 + alpha * share.sum() / value_x
+        by_sigma_y = (posterior.unsqueeze(-1) * (1 - ratio)).sum(0) / value_y
+        by_factor = -(posterior.unsqueeze(-1) * error * residuals / variance).sum((0, 1))
+        # The priors.
+        of_x, of_y, scale = (
+            sigma_x.raw - self.first,
+            sigma_y.raw - sigma_y.raw.mean(0),
+            share.sum() / self.n_rows,
+        )
+        by_x = by_sigma_x * (value_x - sigma_x.minimum) + 2 * PRIOR_X * scale * of_x
+        by_y = by_sigma_y * (value_y - sigma_y.minimum) + 2 * _PRIOR_Y * scale * of_y
+        prior = PRIOR_X * of_x.square().sum() + _PRIOR_Y * of_y.square().sum()
+        return losses + prior / self.n_rows, (by_factor * factor * (1 - factor), by_x, by_y)
 
     @torch.no_grad()
     def finish(self) -> JointLayer:
