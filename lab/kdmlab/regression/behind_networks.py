@@ -57,6 +57,8 @@ _LEFT_OUT = ("rownames", "logwage", "name")
 _MOST_ROWS = 5000
 _STEPS, _CHECK_EVERY = 3000, 50
 _LATENT, _COMPONENTS = 8, 32
+# First shares of the KDM and of Gaussians of these widths, in standard deviations of the network.
+_SHARES, _WIDTHS = (0.45, 0.5, 0.05), (1.0, 3.0)
 # The share of steps in which the network learns means and deviations, before the KDM.
 _GAUSSIAN_SHARE = 0.6
 RATES, BATCHES = (1e-3, 3e-3), (32, 128)
@@ -113,12 +115,16 @@ class GaussianHead(nn.Module):
 
 
 class KDMHead(GaussianHead):
-    """The same network, and a KDM of the standardised residuals: the head of the how-to page."""
+    """The same network, and a KDM of the standardised residuals: the head of the how-to page.
+
+    The KDM is mixed with the Gaussian and a wide one, in learned shares: single rows lie far in the tails.
+    """
 
     def __init__(self, n_inputs: int) -> None:
         super().__init__(n_inputs)
         kernel = kdm.RBF(torch.ones(_COMPONENTS, 1))
         self.residuals = kdm.nn.JointLayer(_LATENT, 1, _COMPONENTS, out_kernel=kernel)
+        self.log_shares = nn.Parameter(torch.tensor(_SHARES).log())
         self.is_placed = False
 
     @torch.no_grad()
@@ -131,7 +137,9 @@ class KDMHead(GaussianHead):
     def predict(self, x: Tensor) -> kdm.KDM:
         """p(y | x)."""
         z, mean, std = self.gaussian(x)
-        return self.residuals(z).scaled(std).shifted(mean)
+        wide = [kdm.KDM(torch.zeros(1, 1), None, kdm.RBF.from_std(width)) for width in _WIDTHS]
+        residual = kdm.mix([self.residuals(z), *wide], self.log_shares.softmax(-1))
+        return residual.scaled(std).shifted(mean)
 
     def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         return self.predict(x).log_prob(y) if self.is_placed else super().log_prob(x, y)
@@ -291,7 +299,9 @@ def report(rows: Sequence[Row]) -> Report:
         f"Both heads: the same network (64, 64, {_LATENT}), {_STEPS:,} steps of Adam with a cosine schedule, "
         "gradients clipped at 1, the weights with the best validation NLL. The KDM has "
         f"{_COMPONENTS} components and joins after {_GAUSSIAN_SHARE:.0%} of the steps, in which the network "
-        "learns as the Gaussian does. Settings by the development list "
+        "learns as the Gaussian does; it is mixed with Gaussians of "
+        f"{' and '.join(f'{width:g}' for width in _WIDTHS)} standard deviations, in learned shares. "
+        "Settings by the development list "
         f"({', '.join(DATASETS['development'])}): "
         + "; ".join(f"{m}: rate {s['rate']:g}, batch {s['batch']}" for m, s in chosen.items())
         + f", of rates {RATES} and batches {BATCHES}.",
