@@ -262,7 +262,9 @@ def test_draws():
     raises(TypeError, "kernel: expected one that can be sampled, got Composed", composed.sample, (3,))
     raises(TypeError, "kernel: expected one with a density", composed.log_prob, C)
     raises(
-        TypeError, "expected a continuous kernel (RBF, Epanechnikov, Tricube), got Composed", composed.rsample
+        TypeError,
+        "expected a continuous kernel (RBF, LowRank, Epanechnikov, Tricube), got Composed",
+        composed.rsample,
     )
     raises(
         TypeError,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kdmkit.kernels import RBF
-from kdmkit.ops import background, near_pairs
-from kdmkit.ops.background import attend_beside
+from kdmkit.ops import near_pairs, pruned
 from kdmkit.ops.blocks import block_order
+from kdmkit.ops.pruned import attend_beside
 
 N, M, D = 37, 300, 5
 LOG_BACKGROUND = torch.tensor(0.1, dtype=torch.float64).log()
@@ -217,7 +217,7 @@ def test_weights_beyond_the_range_of_float32_and_gradients() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sums_with_and_without_squares_agree(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     """Points on both sides of the limit: 2 x·c + log w is at most 64 in units of the bandwidth."""
-    computed = _calls(monkeypatch, background, "_sums")
+    computed = _calls(monkeypatch, pruned, "_sums")
     x, c, log_weights, v = _problem(dtype)
     room = 64 - (log_weights - LOG_BACKGROUND).amax().item()
     limit = math.sqrt(2 * x.norm(dim=1).amax().item() * c.norm(dim=1).amax().item() / room)

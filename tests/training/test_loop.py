@@ -608,6 +608,6 @@ def test_a_fit_keeps_its_start() -> None:
         objective = Linear()
         settings = FitOptions(max_epochs=2, device="cpu", keep_start=keep)
         fit(objective, train, validation, options=settings)
-        slopes[keep] = float(objective.slope)
+        slopes[keep] = objective.slope.item()
     assert slopes[True] == 2.0
     assert slopes[False] < 2.0

@@ -14,9 +14,9 @@ from kdmkit.kernels import RBF
 from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.nn.mlp import MLPEnsemble
 from kdmkit.nn.scaler import Scaler, soft_clip
-from kdmkit.ops.background import attend_beside
 from kdmkit.ops.blocks import block_order
 from kdmkit.ops.near_pairs import BLOCK
+from kdmkit.ops.pruned import attend_beside
 
 
 class Trend(nn.Module):

@@ -10,8 +10,7 @@ from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, cross_entropy, hybrid_nll, joint_nll, nll
 from kdmkit.training.packing import Table
 from kdmkit.training.phases import PhasedFit, encode_rows
-from kdmkit.training.table_recipe import TABLE_RECIPE, TARGET_RECIPE
-from kdmkit.training.tree_fit import fit_tree, tree_options
+from kdmkit.training.tree_fit import TABLE_RECIPE, TARGET_RECIPE, fit_tree, tree_options
 from kdmkit.training.tree_objective import TREE_RECIPE, Targets
 
 __all__ = [

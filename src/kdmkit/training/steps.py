@@ -151,7 +151,7 @@ class Steps:
     @torch.no_grad()
     def _write_gradients(self, flat: FlatParameters, batch: Tensor) -> None:
         rows, weights = self.train.take(batch)
-        weights = torch.ones(len(batch)) if weights is None else weights
+        weights = torch.ones(len(batch), dtype=torch.float32) if weights is None else weights
         losses, gradients = flat.objective.with_gradients(*rows, weights / weights.sum().clamp_min(1e-30))
         flat.write(gradients)
         if self.options.clip_norm is not None:

@@ -89,7 +89,9 @@ def fit_network(
         labels = LabelRatio(network.encoder, network.head, 0.0, prior)
         by_means = BagLoss(bags, network.encoder, network.head)
         objective = by_means if loss == "proportions" else RowLikelihood(labels)
-        network.phases.minimize(f"pretraining by {loss}", objective)
+        # Other losses train an encoder in two phases.
+        epochs = network.phases.options.max_epochs * (1 if network.phases.encoder is None else 2)
+        network.phases.minimize(f"pretraining by {loss}", objective, max_epochs=epochs)
         network.phases.histories["pretraining"] = network.phases.histories.pop(f"pretraining by {loss}")
         labels.cpu().eval()
         fitted.append((network, 0.0 if validation is None else _error(labels, bags, proportions, validation)))

@@ -28,8 +28,7 @@ from kdmkit.training import (
     tree_options,
 )
 from kdmkit.training.seeds import derive_seed
-from kdmkit.training.table_recipe import TABLE_RECIPE, TARGET_RECIPE, TableRecipe
-from kdmkit.training.tree_fit import edge_concentrations
+from kdmkit.training.tree_fit import TABLE_RECIPE, TARGET_RECIPE, TableRecipe, edge_concentrations
 
 
 @dataclass(frozen=True)

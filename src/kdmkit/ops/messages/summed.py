@@ -96,7 +96,7 @@ def collect_groups(
     scores: Sequence[Any],
     index: Sequence[Int[Tensor, " r"] | None],
     tables: Tables,
-) -> tuple[Float[Tensor, "r k"], Float[Tensor, "r 1"]]:
+) -> tuple[Float[Tensor, "r k"], Float[Tensor, "#r 1"]]:
     """β of one node and the shift, without gradients: rows that agree at and below a node stay together.
 
     Args:
