@@ -55,6 +55,7 @@ def kdm(training: TrainingBags, seed: int, *, sigma_factor: float, **settings: A
 
 
 def _fitted(training: TrainingBags, seed: int, **settings: Any) -> Scorer:
+    settings = {"loss": "likelihood"} | settings
     model = KDMProportionClassifier(standardize=False, random_state=seed, **settings)
     model.fit(training.X, training.bags, training.proportions)
     return lambda X: model.predict_proba(X)[:, 1]

@@ -1,7 +1,8 @@
 """Sums that leave out components which contribute nearly nothing: over blocks, or beside a background.
 
 **Over blocks.** A block has a sum of weights and an upper bound of its scores for the queries of a box. Its
-weight times the exponential of the bound is the most that it can contribute. For a few near queries at a time:
+weight times the exponential of the bound is the most that it can contribute. For a few near queries at
+a time:
 
 1. The blocks with the largest bounds are summed, until the other blocks have at most half of all bounds. The
    sum is a lower bound of the answer, query by query.
