@@ -30,7 +30,8 @@ export function remember(model, given, target, query = "") {
   if (query) values.set("ask", query);
   const hash = `#${values}`;
   if (hash === location.hash) return;
-  const before = read();
-  const isNew = before.has("model");
+  // The page as it was opened is a step of its own, however soon something is asked.
+  if (query && !read().has("model")) remember(model, given, target);
+  const isNew = read().has("model");
   history[isNew ? "pushState" : "replaceState"](null, "", hash);
 }
