@@ -240,5 +240,5 @@ def _time_note(row: Row) -> str:
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["parts"].items())
     return (
         f"{TIMED_ROWS:,} rows of {row['dataset']} with {row['columns']} columns: {row['cpu_seconds']:.0f} s "
-        f"of a processor, {row['wall_seconds']:.0f} s on a busy machine. Seconds of the parts there: {parts}."
+        f"of a processor, {row['wall_seconds']:.0f} s by the clock. Seconds of the parts there: {parts}."
     )
