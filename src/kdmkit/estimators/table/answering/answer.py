@@ -140,9 +140,10 @@ class Answer(BaseAnswer):
         generators: Generators,
         engine: TableEngine,
         given: Event,
+        p_missing: float | None = None,
     ) -> None:
         super().__init__(posterior.column.name, log_evidence, engine, given)
-        self._posterior, self._generators = posterior, generators
+        self._posterior, self._generators, self._p_missing = posterior, generators, p_missing
         self._intervals: dict[float, tuple[Any, Any]] = {}
 
     @property
@@ -165,6 +166,8 @@ class Answer(BaseAnswer):
     @cached_property
     def p_missing(self) -> float:
         """The probability that the cell is missing; 0 if the column was complete."""
+        if self._p_missing is not None:
+            return self._p_missing
         with torch.no_grad():
             return self._engine.share_of_missing(self._posterior.column, self._given)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,20 @@ from kdmkit.kernels.regions import WHOLE, Missing, intersection
 
 #: Rows that are answered together.
 BLOCK = 4096
+
+
+class Marginals(NamedTuple):
+    """The distributions of columns given an event.
+
+    Attributes:
+        posteriors: of present values, by column.
+        p_missing: probabilities that cells are missing, of columns for which they came from the same pass.
+        log_evidence: log p(event).
+    """
+
+    posteriors: dict[str, Posterior]
+    p_missing: dict[str, float]
+    log_evidence: float
 
 
 class TableEngine:
@@ -186,11 +200,11 @@ class TableEngine:
         """Whether a column is one of dates, or of times of day too many for levels."""
         return column.kind in ("date", "time") and column.codec.levels is None
 
-    def marginals(self, columns: Sequence[Column], given: Event) -> tuple[dict[str, Posterior], float]:
-        """The distribution of every column, and log p(given): complete columns share one pass of messages."""
+    def marginals(self, columns: Sequence[Column], given: Event) -> Marginals:
+        """The distribution of every column: one pass of messages serves complete columns and presences."""
         boxes = self.boxes(given)
         if boxes == [{}]:
-            return {column.name: self.prior(column) for column in columns}, 0.0
+            return Marginals({column.name: self.prior(column) for column in columns}, {}, 0.0)
         if not boxes:
             raise impossible(given)
         check_plain(boxes)
@@ -198,21 +212,30 @@ class TableEngine:
         conditioned = {name for box in boxes for name in box}
         complete = [c for c in columns if not c.can_miss]
         free = [c for c in complete if self.root(c).name not in conditioned and not self.has_digits(c)]
+        presences = self._free_presences(columns, evidence)
+        wanted = list(dict.fromkeys([column.variables[0] for column in free] + list(presences.values())))
         posteriors: dict[str, Posterior] = {}
-        if len(free) > 1 and evidence.cases:
-            wanted = list(dict.fromkeys(column.variables[0] for column in free))
-            joint = evidence.infer(wanted)
-            every = joint.marginals(*wanted) if len(wanted) > 1 else {wanted[0]: joint}
+        p_missing: dict[str, float] = {}
+        if len(wanted) > 1 and evidence.cases:
+            every = evidence.infer(wanted).marginals(*wanted)
             for column in free:
                 posteriors[column.name] = self.posterior_of(column, every[column.variables[0]])
                 if np.isneginf(posteriors[column.name].log_evidence):
                     raise impossible(given)
+            p_missing = {name: float(every[variable].probs[0]) for name, variable in presences.items()}
         for column in columns:
             if column.name not in posteriors:
                 prepared = evidence if column in complete else None
                 posteriors[column.name] = self._posterior_given(column, given, prepared)
         ordered = {column.name: posteriors[column.name] for column in columns}
-        return ordered, ordered[complete[0].name].log_evidence if complete else self.measure(boxes)[1]
+        log_evidence = ordered[complete[0].name].log_evidence if complete else self.measure(boxes)[1]
+        return Marginals(ordered, p_missing, log_evidence)
+
+    def _free_presences(self, columns: Sequence[Column], evidence: EventEvidence) -> dict[str, str]:
+        """The variables that alone say whether cells are there, by column: those without evidence."""
+        conditioned = {variable for case in evidence.cases for variable in case.regions}
+        names = {c.name: c.presence.name for c in columns if c.presence is not None and c.presence.name}
+        return {name: variable for name, variable in names.items() if variable not in conditioned}
 
     def prior(self, column: Column) -> Posterior:
         """The distribution of a column without evidence; made once."""
