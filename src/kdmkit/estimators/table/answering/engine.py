@@ -62,7 +62,7 @@ class TableEngine:
         self._last_evidence: tuple[Sequence[Box], EventEvidence | None] = ((), None)
         self.support = Support(self)
         #: By compared variables, the shares of their orders for pairs of components.
-        self.signs: dict[tuple[str, ...], Any] = {}
+        self.signs: dict[tuple[str | None, ...], Any] = {}
 
     @cached_property
     def caches(self) -> dict[str, ComponentCache]:
