@@ -164,12 +164,11 @@ class Answer(BaseAnswer):
     # ---- summaries
 
     @cached_property
+    @torch.no_grad()
     def p_missing(self) -> float:
         """The probability that the cell is missing; 0 if the column was complete."""
-        if self._p_missing is not None:
-            return self._p_missing
-        with torch.no_grad():
-            return self._engine.share_of_missing(self._posterior.column, self._given)
+        share = self._engine.share_of_missing
+        return share(self._posterior.column, self._given) if self._p_missing is None else self._p_missing
 
     @cached_property
     def mean(self) -> Any:

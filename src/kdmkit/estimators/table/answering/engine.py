@@ -32,7 +32,7 @@ from kdmkit.kernels.regions import WHOLE, Missing, intersection
 BLOCK = 4096
 
 
-class Marginals(NamedTuple):
+class ColumnMarginals(NamedTuple):
     """The distributions of columns given an event.
 
     Attributes:
@@ -200,11 +200,11 @@ class TableEngine:
         """Whether a column is one of dates, or of times of day too many for levels."""
         return column.kind in ("date", "time") and column.codec.levels is None
 
-    def marginals(self, columns: Sequence[Column], given: Event) -> Marginals:
+    def marginals(self, columns: Sequence[Column], given: Event) -> ColumnMarginals:
         """The distribution of every column: one pass of messages serves complete columns and presences."""
         boxes = self.boxes(given)
         if boxes == [{}]:
-            return Marginals({column.name: self.prior(column) for column in columns}, {}, 0.0)
+            return ColumnMarginals({column.name: self.prior(column) for column in columns}, {}, 0.0)
         if not boxes:
             raise impossible(given)
         check_plain(boxes)
@@ -229,7 +229,7 @@ class TableEngine:
                 posteriors[column.name] = self._posterior_given(column, given, prepared)
         ordered = {column.name: posteriors[column.name] for column in columns}
         log_evidence = ordered[complete[0].name].log_evidence if complete else self.measure(boxes)[1]
-        return Marginals(ordered, p_missing, log_evidence)
+        return ColumnMarginals(ordered, p_missing, log_evidence)
 
     def _free_presences(self, columns: Sequence[Column], evidence: EventEvidence) -> dict[str, str]:
         """The variables that alone say whether cells are there, by column: those without evidence."""
