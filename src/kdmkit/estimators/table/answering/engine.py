@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions.event_inference import EventEvidence
+from kdmkit.distributions.event_inference import EventEvidence, ScoreCache
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import CERTAIN, Box, Condition, Event
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
@@ -60,6 +60,7 @@ class TableEngine:
         self._priors: dict[str, Posterior] = {}
         self._last_boxes: tuple[Event | None, list[Box]] = (None, [])
         self._last_evidence: tuple[Sequence[Box], EventEvidence | None] = ((), None)
+        self._scores: ScoreCache = {}
         self.support = Support(self)
         #: By compared variables, the shares of their orders for pairs of components.
         self.signs: dict[tuple[str | None, ...], Any] = {}
@@ -98,7 +99,8 @@ class TableEngine:
         """Boxes of columns as evidence of the model's variables; that of the last boxes is kept."""
         last, evidence = self._last_evidence
         if last is not boxes or evidence is None:
-            evidence = EventEvidence(self.joint, [part for box in boxes for part in self.schema.boxes(box)])
+            parts = [part for box in boxes for part in self.schema.boxes(box)]
+            evidence = EventEvidence(self.joint, parts, self._scores)
             self._last_evidence = boxes, evidence
         return evidence
 
