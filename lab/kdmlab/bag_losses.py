@@ -43,7 +43,7 @@ PARTS: dict[Part, tuple[str, ...]] = {
 }
 #: Rows in random bags, or in bags with proportions of a Dirichlet distribution with parameters .5.
 KINDS = ("random", "varied")
-SEEDS = (0,)
+SEEDS = (0, 1, 2)
 _SIZE, _ROWS, _TEST_SHARE = 16, 3000, 0.3
 _LATENT, _EPOCHS, _PATIENCE, _BAGS = 16, 100, 20, 16
 
