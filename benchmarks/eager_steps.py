@@ -3,8 +3,8 @@
     PYTHONPATH=src:lab python benchmarks/eager_steps.py     # a minute on a GPU; writes $OUT/eager_steps.jsonl
     PYTHONPATH=src:lab python benchmarks/eager_steps.py --profile    # also writes $OUT/eager_steps.txt
 
-The ratio is that of medians; the calls of the methods alternate. `launches` counts the kernels and copies that
-a step queues on a GPU.
+The ratio is that of medians; the calls of the methods alternate. `launches` is the number of kernels and
+copies that a step queues on a GPU.
 """
 
 from __future__ import annotations
