@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.runtime import compiles_reverse_mode, only_reverse_mode
 from kdmkit._core.tensors import full_precision
 from kdmkit.ops import dense
 from kdmkit.ops.dense import reduce_scores_given, sum_scores
@@ -54,8 +54,8 @@ def log_labels_given(
     query, components, on_cpu = distance.query, distance.components, distance.query.device.type == "cpu"
     largest = dense.LARGEST_ON_CPU if on_cpu else dense.LARGEST_ELSEWHERE
     is_usual = (
-        # First: while a compiler traces, comparisons of sizes would become conditions.
-        only_reverse_mode()
+        # First: while others trace, comparisons of sizes would become conditions.
+        (only_reverse_mode() or (not on_cpu and compiles_reverse_mode()))
         and query.dtype == components.dtype == table.dtype == log_weights.dtype == torch.float32
         and query.device.type == components.device.type == table.device.type
         and query.ndim == components.ndim == distance.scale.ndim == table.ndim == codes.ndim == 2
@@ -180,8 +180,7 @@ class _QueuedLabels(torch.autograd.Function):
 
 def _log_softmax_gradient(gradient: Tensor, log_softmax: Tensor) -> Tensor:
     """The gradient by scores, from that by their `log_softmax`, in one operation."""
-    slopes: Tensor = torch.ops.aten._log_softmax_backward_data(gradient, log_softmax, -1, gradient.dtype)
-    return slopes
+    return torch._log_softmax_backward_data(gradient, log_softmax, -1, gradient.dtype)
 
 
 def _by_table(by_likelihood: Tensor, likelihood: Tensor, norms: Tensor | None, table: Tensor) -> Tensor:
