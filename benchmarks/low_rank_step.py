@@ -60,7 +60,7 @@ def measure(rank: int) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    case = f"training step {N} × {M}, d={D}, {DEVICE.type}"
+    case = f"training step {N} × {M}, d={D}" + (", CUDA" if DEVICE.type == "cuda" else "")
     tasks = [Task({"case": case, "rank": rank}, partial(measure, rank)) for rank in RANKS]
     run_tasks(tasks, OUT, fresh=True)
 

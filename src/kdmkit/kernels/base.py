@@ -96,6 +96,10 @@ class Kernel(nn.Module, ABC):
             components: of shape `(*batch, m, *component)`.
         """
 
+    def term_and_log_norm(self, x: Tensor, components: Tensor) -> tuple[Term, Float[Tensor, "*batch_m"]]:
+        """`term` and `log_norm`: a kernel computes once what both need."""
+        return self.term(x, components), self.log_norm(components)
+
     def log_jacobian(self, x: Tensor) -> Float[Tensor, "*lead"] | None:
         """log|T′(x)| of a kernel on T(x), whose density is M·k²(T(x), T(c))·|T′(x)|; otherwise None."""
         return None
