@@ -48,6 +48,13 @@ class Model(Peer):
         filled = self.table.impute(_frame(rows))
         return {name: np.asarray(filled[name]) for name in rows}
 
+    def likeliest(self, given: Box) -> Box:
+        cells = {
+            name: [given.get(name, None if c.dtype == object else np.nan)] for name, c in self.rows.items()
+        }
+        filled = self.table.impute(pd.DataFrame(cells), how="rows")
+        return {name: filled[name].iloc[0] for name in self.rows}
+
     def information(self, first: str, second: str) -> float:
         return float(self.table.information(first)[second])
 
