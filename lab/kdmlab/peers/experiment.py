@@ -36,7 +36,7 @@ MIXED, BINARY = "adult", ("nltcs", "plants")
 _ASKED = {
     MIXED: ("income", ("education", "marital_status", "sex")),
     "nltcs": ("x0", ("x1", "x2", "x3")),
-    "plants": ("x0", ("x1", "x2", "x3")),
+    "plants": ("x7", ("x45", "x50", "x64")),
 }
 
 
@@ -144,7 +144,7 @@ _MODELS_NOTE = (
     "kdmkit, SDV: defaults. SPFlow: `Einet` with its defaults, depth 3, 60 epochs of gradient descent. "
     f"Lace: 8 chains, 1,000 steps. pomegranate: {COMPONENTS} components, 30 steps; numbers of Adult with"
     " at most 128 values are levels, and `Normal.sample` takes the variance for the standard deviation."
-    " mostlyai-engine: defaults, at most two minutes of training, rare values kept. No setting was "
+    " mostlyai-engine: defaults, at most five minutes of training, rare values kept. No setting was "
     f"searched, of no library. Intervals hold {COVERAGE:.0%}."
 )
 _LABELS = {name: library.label for name, library in LIBRARIES.items()}

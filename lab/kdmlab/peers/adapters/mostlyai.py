@@ -1,4 +1,4 @@
-"""mostlyai-engine: `TabularARGN`, trained for at most two minutes, with rare values."""
+"""mostlyai-engine: `TabularARGN`, trained for at most five minutes, with rare values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from mostlyai.engine import TabularARGN
 
-from kdmlab.peers.model import Array, Box, NotOffered, Peer, Rows, one_value
+from kdmlab.peers.model import Array, Box, Event, NotOffered, Peer, Rows, one_value
 
 # Of training, by the clock.
-_MINUTES = 2
+_MINUTES = 5
 
 
 class Model(Peer):
@@ -38,20 +38,28 @@ class Model(Peer):
     def draw(self, n: int, given: Box | None = None) -> Rows:
         if not given:
             return self._rows(self.model.sample(n))
-        cells = {name: [one_value(value)] * n for name, value in given.items()}
-        return self._rows(self.model.sample(seed_data=pd.DataFrame(cells)))
+        return self._rows(self.model.sample(seed_data=_cells(given, n)))
 
     def levels(self, target: str, names: Any, given: Box) -> list[float]:
-        cells = {name: [one_value(value)] for name, value in given.items()}
-        table = self.model.predict_proba(pd.DataFrame(cells), target=target)
+        table = self.model.predict_proba(_cells(given), target=target)
         return [float(table[name].iloc[0]) for name in names]
 
-    def probability(self, event: Any, given: Any = ({},)) -> float:
-        """One column's level given cells."""
-        if len(event) > 1 or len(given) > 1 or len(event[0]) > 1 or not given[0]:
+    def mass(self, box: Box) -> float:
+        return self._share(box, {})
+
+    def probability(self, event: Event, given: Event = ({},)) -> float:
+        values = [value for box in (*event, *given) for value in box.values()]
+        if len(event) == len(given) == 1 and not any(isinstance(value, list) for value in values):
+            return self._share(event[0], given[0])
+        return super().probability(event, given)
+
+    def _share(self, box: Box, given: Box) -> float:
+        """The probability of levels given cells."""
+        if any(self.rows[name].dtype != object for name in box):
             raise NotOffered
-        ((target, name),) = event[0].items()
-        return self.levels(target, [one_value(name)], given[0])[0]
+        table = self.model.predict_proba(_cells(given), target=list(box))
+        column = tuple(box.values())
+        return float(table[column if len(column) > 1 else column[0]].iloc[0])
 
     def impute(self, rows: Rows) -> Rows:
         return self._rows(self.model.impute(pd.DataFrame(rows)))
@@ -67,3 +75,7 @@ def _frame(rows: Rows) -> pd.DataFrame:
     return pd.DataFrame(
         {name: column if column.dtype == object else column.astype(int) for name, column in rows.items()}
     )
+
+
+def _cells(given: Box, n: int = 1) -> pd.DataFrame:
+    return pd.DataFrame({name: one_value(value) for name, value in given.items()}, index=range(n))
