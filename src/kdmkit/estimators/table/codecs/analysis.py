@@ -22,8 +22,8 @@ _LIST_VALUES = 256
 _LIST_ROWS_PER_VALUE = 20
 _LIST_MEDIAN_ROWS = 5
 _LIST_OCCUPANCY = 0.25
-# Those of at most this many values, with rows enough for each on average, are levels, too: neighbours in a list
-# of wages by state have nothing in common.
+# Those of at most this many values, with rows enough for each on average, are levels, too: neighbours in a
+# list of wages by state have nothing in common.
 _LIST_LEVELS = 128
 # An atom has at least this many rows and this share of them, and stands out against its neighbours.
 _ATOM_ROWS = 8
