@@ -299,7 +299,7 @@ class TableRecipe:
     """
 
     rows_per_component: int = 14
-    components_per_root: float = 1.5
+    components_per_root: float = 1.25
     most_components: int = 256
     fine_share: float = 0.4
     fine_components_per_root: float = 2.0

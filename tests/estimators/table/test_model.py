@@ -37,11 +37,11 @@ def test_chosen_settings_stay() -> None:
 
 def test_the_number_of_components_follows_the_number_of_rows() -> None:
     found = [TABLE_RECIPE.components(rows, 0.0) for rows in (10, 160, 1000, 5000, 16_384, 10**6)]
-    assert found == [4, 11, 47, 106, 192, 256]
+    assert found == [4, 11, 39, 88, 160, 256]
 
 
 def test_tables_of_numbers_have_more_components() -> None:
-    assert [TABLE_RECIPE.components(10_000, share) for share in (0.3, 0.4, 1.0)] == [150, 200, 200]
+    assert [TABLE_RECIPE.components(10_000, share) for share in (0.3, 0.4, 1.0)] == [125, 200, 200]
 
 
 def test_numbers_with_many_values_are_fine() -> None:
