@@ -27,8 +27,8 @@ _GRID = torch.logspace(-2, 4, 49, dtype=torch.float64)
 _BLOCK = 4096
 # Logits are finite: no probability is less than this one.
 _LEAST = 1e-9
-# Pseudo-rows of the presence of cells that may be independent of its parent: cells are missing at the same rate
-# in all rows then.
+# Pseudo-rows of the presence of cells that may be independent of its parent: all rows have the same rate of
+# missing cells then.
 _INDEPENDENT_PRESENCE = 1e3
 # Steps of expectation maximisation end when they raise the mean log-likelihood of rows by less, in nats.
 _LEAST_GAIN, _MOST_STEPS = 0.002, 30
