@@ -231,10 +231,11 @@ class WrittenSteps:
     local = slice(None)
 
     def __init__(
-        self, objective: WritesGradients, train: Rows, options: FitOptions, n_steps: int, decayed: set[str]
+        self, objective: nn.Module, train: Rows, options: FitOptions, n_steps: int, decayed: set[str]
     ) -> None:
-        self.objective, self.train, self.options, self.n_steps = objective, train, options, n_steps
-        self.prepared = self.result = cast(nn.Module, objective)
+        self.prepared = self.result = objective
+        self.objective = cast(WritesGradients, objective)
+        self.train, self.options, self.n_steps = train, options, n_steps
         named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         ordered = sorted(named, key=lambda name: name not in decayed)
         # Gradients come in the order of the objective's parameters.
@@ -272,7 +273,7 @@ class WrittenSteps:
             parameter.data = parameter.data.clone()
 
     @torch.no_grad()
-    def run(self, batches: Sequence[Tensor]) -> None:
+    def run(self, batches: list[Tensor]) -> None:
         """The updates of an epoch. Rows of several batches are taken at once."""
         several = max(1, _ROWS_AT_ONCE // len(batches[0]))
         for start in range(0, len(batches), several):

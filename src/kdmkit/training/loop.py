@@ -110,10 +110,9 @@ class Trainer:
         self.weights = [rows.weight for rows in (self.train, self.validation) if rows is not None]
         self.order = self._shuffled(0)
         n_steps = len(self._batches()) * options.max_epochs
-        self.steps: Any
+        self.steps: Steps | WrittenSteps
         if writes_gradients(objective, options, self.accelerator):
-            arguments = objective, self.train, options, n_steps
-            self.steps = WrittenSteps(*arguments, decayed_parameters(objective))
+            self.steps = WrittenSteps(objective, self.train, options, n_steps, decayed_parameters(objective))
         else:
             self.steps = Steps(objective, self.accelerator, self.train, options, n_steps)
         self.steps.prepared.train()
