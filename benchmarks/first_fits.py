@@ -18,7 +18,7 @@ from kdmlab.common import FORMAT, append_row, machine, versions
 
 OUT = Path(os.environ.get("OUT", ".")) / "first_fits.jsonl"
 _EFFORTS = ("default", "fast")
-_PROCESSES, _NEXT = 3, 3
+_PROCESSES, _NEXT = 2, 3
 _FITS = """
 import json, sys, time
 start = time.perf_counter()
