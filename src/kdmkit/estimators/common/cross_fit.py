@@ -70,7 +70,7 @@ class CrossFitting(nn.Module):
         answers, saved = self.ensemble.answers_of_step(x)
         losses, slopes = self.loss.with_slopes(answers, y.unsqueeze(1))
         # As many members learn from every row.
-        learns = torch.where(holds_out, 0, 1 / (holds_out.shape[1] - HOLDERS))
+        learns = (~holds_out).to(losses.dtype) / (holds_out.shape[1] - HOLDERS)
         by_answers = (learns * share.unsqueeze(1)).unsqueeze(-1) * slopes
         return (learns * losses).sum(1), self.ensemble.gradients_of_step(by_answers, saved)
 
