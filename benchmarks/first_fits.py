@@ -1,6 +1,6 @@
 """Fits of a classifier to 50,000 × 30 rows in fresh processes: the first, the next ones, seconds by phase.
 
-    PYTHONPATH=src:lab python benchmarks/first_fits.py     # a minute on a GPU; writes $OUT/first_fits.jsonl
+    PYTHONPATH=src:lab python benchmarks/first_fits.py 1   # processes of each effort; $OUT/first_fits.jsonl
 
 Imports count for the process, not for its first fit. Data and settings are those of `kdmlab bench`.
 """
@@ -18,7 +18,7 @@ from kdmlab.common import FORMAT, append_row, machine, versions
 
 OUT = Path(os.environ.get("OUT", ".")) / "first_fits.jsonl"
 _EFFORTS = ("default", "fast")
-_PROCESSES, _NEXT = 2, 3
+_NEXT = 2
 _FITS = """
 import json, sys, time
 start = time.perf_counter()
@@ -69,7 +69,7 @@ def _measure(effort: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     for effort in _EFFORTS:
-        for process in range(_PROCESSES):
+        for process in range(int(sys.argv[1])):
             before, *fits = _measure(effort)
             for place, fit in enumerate(fits):
                 key = {"effort": effort, "process": process, "fit": place, **before, **fit}

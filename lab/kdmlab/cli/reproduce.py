@@ -58,12 +58,11 @@ def reproduce_pace(
         list[str] | None,
         typer.Option(help="fast, default, best, boosting, forest, linear or 0.2.0; may be repeated."),
     ] = None,
-    settings: Annotated[
-        str, typer.Option(help="A name of what is tried, on development tables.")
-    ] = "defaults",
+    settings: Annotated[str, typer.Option(help="A name of what is tried, on development tables.")] = "second",
     old: Annotated[
         Path | None, typer.Option(help="The source of kdmkit 0.2.0, which is measured, too.")
     ] = None,
+    folds: Annotated[int, typer.Option(min=1, max=3, help="Folds of three to measure.")] = 3,
     workers: Workers = 1,
     only_report: OnlyReport = False,
     fresh: Fresh = False,
@@ -72,7 +71,7 @@ def reproduce_pace(
     from kdmlab import pace
 
     chosen: Any = {"part": part, "methods": method or (), "settings": settings, "old": old}
-    run = partial(pace.run, output, workers=workers, fresh=fresh, **chosen)
+    run = partial(pace.run, output, folds=folds, workers=workers, fresh=fresh, **chosen)
     show_report(partial(pace.summarize, output, part=part) if only_report else run)
 
 
