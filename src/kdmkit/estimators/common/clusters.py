@@ -27,7 +27,7 @@ _CLUSTER_SAMPLE = 50_000
 _LOST = 1e-12
 # EM of bandwidths: rows at most, steps at most, the gain in nats per row below which it ends.
 _EM_ROWS, _EM_STEPS, _EM_GAIN = 4096, 50, 1e-3
-_NEWTON_STEPS = 20
+_NEWTON_STEPS, _LEAST_SQUARE = 8, 1e-12
 # How far bandwidths stay above their lower bound, relative to it.
 _ABOVE = 1e-3
 # Rows per block of sums on a GPU.
@@ -282,8 +282,11 @@ def weighted_squares(
 def _posterior_log_sigma(
     squares: Float[Tensor, " d"], first: Float[Tensor, " d"], n: int
 ) -> Float[Tensor, " d"]:
-    """The t = log σ that minimises n·(t + squares/σ²) + p·(t − first)², by Newton's method."""
-    t = first.clone()
+    """The t = log σ that minimises n·(t + squares/σ²) + p·(t − first)², by Newton's method.
+
+    It starts from the minimum for p = 0, which is near if rows are many.
+    """
+    t = (2 * squares.clamp_min(_LEAST_SQUARE)).log() / 2
     for _ in range(_NEWTON_STEPS):
         ratio = squares * (-2 * t).exp()
         slope = n * (1 - 2 * ratio) + 2 * PRIOR_X * (t - first)
