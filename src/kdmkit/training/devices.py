@@ -279,8 +279,8 @@ class WrittenSteps:
         for start in range(0, len(batches), several):
             chosen = batches[start : start + several]
             rows, weights = self.train.take(torch.cat(chosen))
-            weights = torch.ones_like(rows[0][:, 0]) if weights is None else weights
             sizes = [len(batch) for batch in chosen]
+            weights = self._values.new_ones(sum(sizes)) if weights is None else weights.to(self._values)
             for *batch, share in zip(*[part.split(sizes) for part in (*rows, weights)], strict=True):
                 self._update(batch, share)
 
