@@ -186,8 +186,8 @@ _LEAST_GAIN = 0.01
 _STANDARD_ERRORS = 3.0
 # The number of rows to compare candidates by.
 _JUDGES = 2000
-# Pairs of rows whose distances are computed at once.
-_PAIRS_AT_ONCE = 1 << 19
+# Pairs of rows whose distances are computed at once, on a CPU, in its caches, and on other devices.
+_PAIRS_ON_CPU, _PAIRS_ELSEWHERE = 1 << 19, 1 << 25
 _TINY = 1e-30
 
 #: From row numbers, g(x) `(*lead, rows, values)` and the coverage `(*lead, rows, 1)` of memories without the
@@ -249,7 +249,8 @@ def answers_without_row(
     squares, weighted = x.square().sum(1), torch.cat([weights * values, weights], 1)
     sums = values.new_empty(len(sigmas), len(rows), values.shape[1] + 1)
     log_nearest = values.new_empty(sums.shape[:-1])
-    for block in torch.arange(len(rows), device=x.device).split(max(1, _PAIRS_AT_ONCE // len(x))):
+    pairs = _PAIRS_ON_CPU if x.device.type == "cpu" else _PAIRS_ELSEWHERE
+    for block in torch.arange(len(rows), device=x.device).split(max(1, pairs // len(x))):
         left_out = rows[block]
         distances = torch.addmm(squares[left_out].unsqueeze(1) + squares, x[left_out], x.mT, alpha=-2)
         distances.scatter_(1, left_out.unsqueeze(1), torch.inf)

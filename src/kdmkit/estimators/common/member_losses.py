@@ -116,7 +116,7 @@ def start_linear(
         if not after < least:
             break
         best, least = models, after
-    ensemble.linear.copy_(directions @ best[:, :-1].float())
+    ensemble.linear.copy_(directions @ best[:, :-1].to(directions))
     ensemble.biases[-1].copy_(best[:, -1:])
 
 
@@ -137,6 +137,8 @@ def _principal(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n r1"], Float[Te
 class LinearModels:
     """Linear models of all members, `(k, r1, outputs)` with the constants last, and their losses.
 
+    Models are on the CPU, where small systems of equations are solved without loading libraries of a GPU.
+
     Args:
         rows: with a last column of ones.
         y, w: targets and weights of the rows.
@@ -156,7 +158,7 @@ class LinearModels:
     ) -> None:
         self.loss, self.weight = loss, float(w.sum())
         (k, outputs), r = constants.shape, rows.shape[1]
-        self.constant = constants.new_zeros(k, r, outputs, dtype=torch.float64)
+        self.constant = torch.zeros(k, r, outputs, dtype=torch.float64)
         self.constant[:, -1] = constants
         held = torch.where(holds_out, w.unsqueeze(1), 0)
         learned = torch.where(holds_out, 0, w.unsqueeze(1))
@@ -167,7 +169,7 @@ class LinearModels:
         weighted = w.unsqueeze(1) * rows
         left_out = [member.nonzero().squeeze(1) for member in held.mT]
         squares = torch.stack([rows[index].mT @ weighted[index] for index in left_out])
-        self.squares = (rows.mT @ weighted - squares).double()
+        self.squares = (rows.mT @ weighted - squares).double().cpu()
 
     def held_out_loss(self, models: Float[Tensor, "k r1 outputs"]) -> float:
         """The loss of the mean answer of the members that hold out a row, mean over rows."""
@@ -199,7 +201,7 @@ class LinearModels:
                 answers = (rows @ ahead.to(rows).movedim(0, 1).reshape(r, -1)).view(-1, k, outputs)
                 _, slopes = self.loss.with_slopes(answers, y.unsqueeze(1))
                 gradient.addmm_(rows.mT, (learned.unsqueeze(-1) * slopes).flatten(1))
-            by_models = gradient.view(r, k, outputs).movedim(1, 0) + penalty.unsqueeze(1) * ahead
+            by_models = gradient.cpu().view(r, k, outputs).movedim(1, 0) + penalty.unsqueeze(1) * ahead
             change = torch.where(moves, ahead - torch.cholesky_solve(by_models, factor) - models, 0)
             models = models + change
             moves = change.abs().amax((1, 2), keepdim=True) > _LEAST_CHANGE
