@@ -174,9 +174,10 @@ class LinearModels:
     def held_out_loss(self, models: Float[Tensor, "k r1 outputs"]) -> float:
         """The loss of the mean answer of the members that hold out a row, mean over rows."""
         (k, r, outputs), total = models.shape, 0.0
+        coefficients = models.to(self.blocks[0][0]).movedim(0, 1).reshape(r, -1)
         for rows, y, w, _, held in self.blocks:
             share = held / held.sum(1, keepdim=True).clamp_min(_TINY)
-            answers = (rows @ models.to(rows).movedim(0, 1).reshape(r, -1)).view(-1, k, outputs)
+            answers = (rows @ coefficients).view(-1, k, outputs)
             total += float(w @ self.loss((share.unsqueeze(-1) * answers).sum(1), y))
         return total / self.weight
 
@@ -196,9 +197,10 @@ class LinearModels:
         ahead = models
         moves = torch.ones_like(models[:, :1, :1], dtype=torch.bool)
         for step in range(_STEPS):
-            gradient = self.blocks[0][0].new_zeros(r, k * outputs)
+            coefficients = ahead.to(self.blocks[0][0]).movedim(0, 1).reshape(r, -1)
+            gradient = torch.zeros_like(coefficients)
             for rows, y, _, learned, _ in self.blocks:
-                answers = (rows @ ahead.to(rows).movedim(0, 1).reshape(r, -1)).view(-1, k, outputs)
+                answers = (rows @ coefficients).view(-1, k, outputs)
                 _, slopes = self.loss.with_slopes(answers, y.unsqueeze(1))
                 gradient.addmm_(rows.mT, (learned.unsqueeze(-1) * slopes).flatten(1))
             by_models = gradient.cpu().view(r, k, outputs).movedim(1, 0) + penalty.unsqueeze(1) * ahead
