@@ -305,7 +305,8 @@ class JointLayer(MixtureLayer):
     def _infer(
         self, given: Sequence[str], target: Sequence[str], values: Sequence[Any], named: dict[str, Any]
     ) -> KDM | JointKDM:
-        named.setdefault("target", target)
+        # A new mapping: the compiler traces no reads of read-only mappings after a change of another one.
+        named = {"target": target, **named}
         evidence = self._evidence(by_name("values", given, values, named))
         rho: KDM | JointKDM = self.joint().infer(**evidence)
         return rho
