@@ -1,18 +1,22 @@
 """Random questions to tables: the laws of probability, and draws that satisfy their events.
 
-    python scripts/laws.py --questions 20000 --rows 1000000 --events 1000 --data-dir data
+    python scripts/laws.py --questions 20000 --rows 1000000 --events 1000 --data-dir data --jobs 16
 
 Adult (`uci/adult.data.gz`) and Shoppers (`tables/online_shoppers_intention.csv.gz`) are taken from the data
 folder if it has them. The results are in results/laws.md and results/laws.jsonl, which has a line for every
-table; a run that was stopped continues with the tables that are not there.
+table; a run that was stopped continues with the tables that are not there. `--jobs` asks several tables at
+the same time, each in a process with one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
+import itertools
 import json
 import math
+import multiprocessing
 import platform
 import sys
 import tempfile
@@ -38,8 +42,8 @@ from laws.frames import LawFrame, comparable, random_frame, subject_of  # noqa: 
 # A p-value below this one, after Bonferroni's correction, rejects that frequencies agree with probabilities.
 _LEVEL = 0.01
 _MOST_ROWS = 4000
-# Events of draws that compare two columns; one question about such a comparison in so many turns of all laws.
-_SHARE_OF_PAIRS, _TURNS_OF_PAIRS = 0.1, 20
+# Events of draws that compare two columns.
+_SHARE_OF_PAIRS = 0.1
 _ADULT = [
     "age",
     "workclass",
@@ -65,7 +69,8 @@ def law_frame(name: str, frame: Any) -> LawFrame:
     subjects = []
     for column in frame:
         series = frame[column]
-        kind = "level" if series.dtype == object else "ordinal" if series.dtype == bool else "number"
+        is_text = series.dtype == object or isinstance(series.dtype, pd.StringDtype)
+        kind = "level" if is_text else "ordinal" if series.dtype == bool else "number"
         subjects.append(subject_of(series, kind, name))
     return LawFrame(name, frame, tuple(subjects), comparable(subjects))
 
@@ -190,25 +195,33 @@ class Records:
 
 
 def check(
-    frame: LawFrame, dtype: torch.dtype, seed: int, n_questions: int, n_events: int, n_rows: int
-) -> Records:
-    """Asks a table that is fitted to a frame, and draws from it."""
+    frame: LawFrame,
+    dtype: torch.dtype,
+    seed: int,
+    n_questions: int,
+    n_events: int,
+    n_rows: int,
+    deadline: float,
+) -> tuple[str, Records | None]:
+    """Asks a table that is fitted to a frame, and draws from it, unless the deadline is over."""
+    if time.time() > deadline:
+        return frame.name, None
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     started, records = time.process_time(), Records()
     records.dtype = str(dtype).removeprefix("torch.")
     table = fitted(frame, n_components=8, max_epochs=3, dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
         laws = Laws(table, frame, seed, saved_and_loaded(table, Path(folder)))
     every = collections.deque(sorted(laws.laws))
-    while (n := sum(records.asked.values())) < n_questions:
+    while sum(records.asked.values()) < n_questions:
         law = every.popleft()
-        # Comparisons of columns take longest.
-        is_postponed = law == "pairs" and n // len(laws.laws) % _TURNS_OF_PAIRS
-        if is_postponed or records.ask(laws, law):
+        if records.ask(laws, law):
             every.append(law)
     for _ in range(n_events):
         records.draw(laws, n_rows)
     records.seconds = time.process_time() - started
-    return records
+    return frame.name, records
 
 
 def main() -> int:
@@ -219,11 +232,11 @@ def main() -> int:
     parser.add_argument("--tables", type=int, default=40, help="generated tables")
     parser.add_argument("--data-dir", type=Path, help="the folder with Adult and Shoppers")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="tables that are asked at the same time")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after about so long")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "laws")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    started = time.monotonic()
+    started = time.time()
     frames = [*real_frames(arguments.data_dir)]
     frames += [random_frame(1000 * arguments.seed + i) for i in range(arguments.tables)]
     n_questions = math.ceil(arguments.questions / len(frames))
@@ -237,14 +250,23 @@ def main() -> int:
         earlier = [json.loads(line) for line in path.read_text().splitlines()]
         lines = earlier if earlier[0] == lines[0] else lines
     asked = {line["table"]: line for line in lines[1:]}
-    for i, frame in enumerate(frames):
-        if frame.name in asked or time.monotonic() - started > 60 * arguments.minutes:
-            continue
-        dtype = tuple(TOLERANCES)[i % len(TOLERANCES)]
-        records = check(frame, dtype, arguments.seed + i, n_questions, n_events, n_rows)
-        asked[frame.name] = {"table": frame.name, **records.config()}
-        path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], *asked.values()]))
-        print(f"{len(asked)}/{len(frames)} {frame.name}: {len(records.failures)} failures", flush=True)
+    dtypes = itertools.cycle(TOLERANCES)
+    waiting = [
+        (frame, dtype, arguments.seed + i, n_questions, n_events, n_rows, started + 60 * arguments.minutes)
+        for i, (frame, dtype) in enumerate(zip(frames, dtypes, strict=False))
+        if frame.name not in asked
+    ]
+    with concurrent.futures.ProcessPoolExecutor(
+        arguments.jobs, mp_context=multiprocessing.get_context("spawn")
+    ) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(check, *one) for one in waiting]):
+            name, records = done.result()
+            if records is not None:
+                asked[name] = {"table": name, **records.config()}
+                ordered = [asked[frame.name] for frame in frames if frame.name in asked]
+                path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], *ordered]))
+                print(f"{len(asked)}/{len(frames)} {name}: {len(records.failures)} failures", flush=True)
+    asked = {frame.name: asked[frame.name] for frame in frames if frame.name in asked}
     every = Records.joined(asked.values())
     arguments.out.with_suffix(".md").write_text(every.markdown(arguments, list(asked)))
     rejected = min(every.p_values, default=1) * len(every.p_values) < _LEVEL

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,9 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.events import Box
+from kdmkit.estimators.table.answering.instants import Instants, compare_instants, time_signs
+from kdmkit.estimators.table.codecs.dates import DateCodec
+from kdmkit.estimators.table.codecs.times import TimeCodec
 from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Interval, OneOf, Region
 from kdmkit.kernels.regions import Closed
@@ -39,9 +41,9 @@ _LEFT_OUT = 1e-6
 class Comparison:
     """Two columns that are compared, in rows that have both cells.
 
-    If one of them has at most 20,000 values, probabilities are sums over them, exact. Otherwise the range is
-    cut at 1,023 quantiles of each, at knots and at atoms. Within a cell both orders count alike: the error is
-    about 1e-6.
+    Dates and times are compared digit by digit. Of other columns, if one has at most 20,000 values,
+    probabilities are sums over them, exact. Otherwise the range is cut at 1,023 quantiles of each, at knots
+    and at atoms. Within a cell both orders count alike: the error is about 1e-6.
 
     Args:
         engine: the fitted table.
@@ -89,6 +91,8 @@ class Comparison:
 
     def _shares_of_signs(self) -> list[float]:
         """P(left < right), P(left = right) and P(left > right)."""
+        if all(isinstance(column.codec, DateCodec | TimeCodec) for column in (self.left, self.right)):
+            return self._of_instants()
         first, second, values = self._shorter()
         if values is None:
             return self._in_cells()
@@ -117,7 +121,7 @@ class Comparison:
         return column.codec.listed(low, high, _MOST_VALUES)
 
     def _quantiles(self, column: Column, levels: list[float]) -> Any:
-        if self.engine.has_digits(column) or self.rho is self.engine.joint:
+        if self.rho is self.engine.joint:
             return self.engine.prior(column).quantile(levels)
         return self.engine.posterior_of(column, self.rho.marginal(*column.variables)).quantile(levels)
 
@@ -134,11 +138,7 @@ class Comparison:
 
     def _shares(self, first: Column, second: Column, tables: Sequence[Float[Tensor, "m k"]]) -> list[float]:
         """Averages of tables over the pairs of components."""
-        components = self.rho.components[first.variables[0]]
-        only = torch.eye(len(components), device=components.device).log().to(components)
-        case = {first.variables[0]: (only, only.new_zeros(len(components)))}
-        weights, log_mass = self.rho._weights_given(second.variables[0], case)
-        both = (weights.double() + log_mass.double().unsqueeze(-1)).exp()
+        both = self.rho._pairs_given(first.variables[0], second.variables[0], {})
         return [float((both * table).sum()) for table in tables]
 
     def _summed(self, values: list[Any], first: Column, second: Column) -> list[float]:
@@ -148,26 +148,30 @@ class Comparison:
         probs = self._probs(after + [{first: OneOf([v]), second: OneOf([v])} for v in values])
         return _with_rest(float(probs[:n].sum()), float(probs[n:].sum()))
 
+    def _of_instants(self) -> list[float]:
+        """P(left < right), P(left = right) and P(left > right) of dates or times.
+
+        Tables of pairs of components without evidence about times of day are kept.
+        """
+        left, right = (Instants(column, self.rho) for column in (self.left, self.right))
+
+        def signs() -> Sequence[Tensor]:
+            names, kept = (left.time, right.time), self.engine.signs
+            if any(self.rho.kernels[name] is not self.engine.joint.kernels[name] for name in names):
+                return time_signs(left, right)
+            if names not in kept:
+                kept[names] = time_signs(left, right)
+            tables: Sequence[Tensor] = kept[names]
+            return tables
+
+        return compare_instants(left, right, signs)
+
     def _in_cells(self) -> list[float]:
-        """P(left < right), P(left = right) and P(left > right) of columns without a short list of values."""
+        """P(left < right), P(left = right) and P(left > right) of numbers without a short list of values."""
         left, right = self.left, self.right
         levels = (np.arange(1, _CELLS) / _CELLS).tolist()
-        ends = sorted({end for c in (left, right) for end in (*self._quantiles(c, levels), *c.codec.breaks)})
-        if self._are_numbers:
-            return self._in_cells_of_numbers(np.array(ends, dtype=float))
-        cells: list[Region] = [Interval(*pair, "neither") for pair in pairwise([None, *ends, None])]
-        above: list[Pairs] = [
-            {left: cell, right: Interval(end, None)} for cell, end in zip(cells, ends, strict=False)
-        ]
-        above += [{left: OneOf([end]), right: Interval(end, None, "neither")} for end in ends]
-        same: list[Pairs] = [{left: cell, right: cell} for cell in cells]
-        single: list[Pairs] = [{left: OneOf([end]), right: OneOf([end])} for end in ends]
-        probs = self._probs([*above, *same, *single])
-        strict, within, equal = np.split(probs, [len(above), len(above) + len(same)])
-        return _with_rest(float(strict.sum() + 0.5 * within.sum()), float(equal.sum()))
-
-    def _in_cells_of_numbers(self, ends: np.ndarray) -> list[float]:
-        left, right = self.left, self.right
+        every = {end for c in (left, right) for end in (*self._quantiles(c, levels), *c.codec.breaks)}
+        ends = np.array(sorted(every), dtype=float)
         starts, stops = np.r_[-np.inf, ends], np.r_[ends, np.inf]
         cells = self._between(left, starts, stops, "neither").exp().mT
         tables = [

@@ -13,18 +13,10 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
-from kdmkit.estimators.table.codecs.calendar import (
-    Calendar,
-    between_zones,
-    date_format,
-    in_zone,
-    parse_span,
-    read_date,
-    read_dates,
-    write_dates,
-)
+from kdmkit.estimators.table.codecs.calendar import Calendar, between_zones, in_zone, parse_span
+from kdmkit.estimators.table.codecs.date_texts import date_format, read_date, read_dates, write_dates
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part, part_from_config
-from kdmkit.estimators.table.codecs.times import digit_part, listed_units
+from kdmkit.estimators.table.codecs.times import digit_part
 from kdmkit.estimators.table.display import scalar, written
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.literals import read_people_date
@@ -227,9 +219,6 @@ class DateCodec(Codec):
     def units_per_day(self) -> int:
         """The number of units with a common day."""
         return self.calendar.sizes[-1] if self.calendar.clock else 1
-
-    def listed(self, low: Any, high: Any, most: int) -> list[Any] | None:
-        return listed_units(self, low, high, most)
 
     # ---- description
 

@@ -194,9 +194,6 @@ class TimeCodec(Codec):
         """The number of units with a common day."""
         return DAY // self.clock
 
-    def listed(self, low: Any, high: Any, most: int) -> list[Any] | None:
-        return listed_units(self, low, high, most)
-
     def digit_range(self) -> tuple[int, int]:
         """The range of the only digit."""
         return 0, DAY // self.clock - 1
@@ -227,9 +224,3 @@ def digit_part(digits: np.ndarray, size: int) -> Part:
     if takes_codes(counts) or _FEW_VALUES < size <= len(digits) // _ROWS_PER_VALUE:
         return code_part(numbers, len(digits))
     return rank_part(counts) if size <= _FEW_VALUES else CirclePart(size)
-
-
-def listed_units(codec: Any, low: Any, high: Any, most: int) -> list[Any] | None:
-    """The dates or times of all units from one to another, if they are not too many."""
-    first, last = codec.outcomes_of(codec.raw([low, high]).values)
-    return None if last - first >= most else list(codec.from_units(np.arange(first, last + 1)))
