@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -14,6 +17,7 @@ from kdmkit._core.checks import bad_argument, warn_user
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Box, Event
 from kdmkit.kernels.regions import WHOLE, shared_spans
+from kdmkit.training import Table
 
 if TYPE_CHECKING:
     from kdmkit.estimators.table.answering.engine import TableEngine
@@ -29,6 +33,32 @@ _N_ROWS, _RARE = (100, 1000, 5000, 20_000), 1e-3
 _BLOCK, _MOST_SETS, _ROUNDING = 4096, 100, 1e-5
 # A value of a density counts with a neighbourhood: this share of the interquartile range of its column.
 _NEIGHBOURHOOD = 0.02
+# Margins: rows and draws that are compared, the share of them that is less probable, and how many sets of two
+# and of three columns are compared.
+_N_COMPARED, _LEAST, _N_SETS = 2000, 1e-3, 24
+
+
+@dataclass
+class Margins:
+    """How much lower log p is for rows of the data than for draws: the value that one in 1,000 lacks.
+
+    A model that has learned little finds some of the data less probable than all that it would draw.
+
+    Args:
+        single: by column, this log p of draws, and that of rows of the data where it is lower.
+        joint: the difference for several columns, beside those of single ones, per further column.
+        rows: rows of the data, until they are compared.
+    """
+
+    single: dict[str, tuple[float, float]] = field(default_factory=dict)
+    joint: float = 0.0
+    rows: Table | None = None
+
+    @classmethod
+    def by(cls, rows: Table, seed: int) -> Margins:
+        """Margins that are measured by some of the rows when they are first needed."""
+        index = np.random.default_rng(seed).permutation(len(rows))[:_N_COMPARED]
+        return cls(rows=rows.take(torch.from_numpy(index)))
 
 
 class Support:
@@ -37,8 +67,8 @@ class Support:
     Values of densities count with neighbourhoods, so that they compare with masses in any unit.
     """
 
-    def __init__(self, engine: TableEngine) -> None:
-        self.engine = engine
+    def __init__(self, engine: TableEngine, margins: Margins) -> None:
+        self.engine, self.margins = engine, margins
         self._log_probs: dict[tuple[str, ...], Tensor] = {}
         self._widths: dict[str, float] = {}
         self._last: tuple[Event | None, bool] = None, False
@@ -73,8 +103,14 @@ class Support:
         if not variables:
             return True
         most_usual = self._most_usual(boxes, variables, _SOME_DRAWS)
-        is_usual = any(self._share_up_to(most_usual, variables, n) > 0 for n in _N_ROWS[:2])
-        return is_usual or self.share(given) >= _UNUSUAL
+        if any(self._share_up_to(most_usual, variables, n) > 0 for n in _N_ROWS[:2]):
+            return True
+        if self.share(given) >= _UNUSUAL:
+            return True
+        margins, names = self.measure(), self._roots_of(boxes)
+        allowed = float(self._with_margins(self._draws(boxes, variables, _SOME_DRAWS), names).amax())
+        allowed += margins.joint * (len(names) - 1)
+        return self._share_up_to(allowed, variables, _N_ROWS[-1]) >= _UNUSUAL
 
     def warn(self, given: Event, log_evidence: float | None = None) -> None:
         """A warning if evidence is unlike the data."""
@@ -86,10 +122,17 @@ class Support:
         got = bad_argument("given", wanted, given)
         warn_user(f"{got}; {reason}the answer rests on the tails of the model")
 
+    def _roots_of(self, boxes: Sequence[Box]) -> list[str]:
+        """The conditioned columns, or those that they are functions of."""
+        names = sorted({str(key) for box in boxes for key in box if not isinstance(key, Pair)})
+        return list(dict.fromkeys(self.engine.root(self.engine.columns[name]).name for name in names))
+
     def _variables_of(self, boxes: Sequence[Box]) -> tuple[str, ...]:
         """The variables of conditioned columns, and those that say whether their cells are there."""
-        names = sorted({str(key) for box in boxes for key in box if not isinstance(key, Pair)})
-        roots = [self.engine.root(self.engine.columns[name]) for name in names]
+        return self._variables(self._roots_of(boxes))
+
+    def _variables(self, names: Sequence[str]) -> tuple[str, ...]:
+        roots = [self.engine.columns[name] for name in names]
         there = [name for column in roots if column.presence for name in column.presence.there]
         return tuple(dict.fromkeys([*there, *(name for column in roots for name in column.variables)]))
 
@@ -103,6 +146,52 @@ class Support:
             if not (region.has_missing and seen.has_missing) and not shared_spans([region.spans, seen.spans]):
                 return True
         return False
+
+    # ---- margins
+
+    @torch.no_grad()
+    def measure(self) -> Margins:
+        """The margins, measured by the rows of the data that wait for it."""
+        margins, choose = self.margins, random.Random(0)
+        if (rows := margins.rows) is None:
+            return margins
+        names = list(self.engine.schema.roots)
+        drawn = self.engine.evidence([{}]).sample(_N_COMPARED, self._generator(2), self._variables(names))
+        for name in names:
+            of_draws, of_rows = self._least([name], drawn), self._least([name], self._present([name], rows))
+            margins.single[name] = of_draws, min(of_rows, of_draws)
+        for size in (2, 3):
+            for _ in range(_N_SETS if len(names) >= size else 0):
+                some = choose.sample(names, size)
+                difference = self._least(some, drawn) - self._least(some, self._present(some, rows))
+                margins.joint = max(margins.joint, difference / (size - 1))
+        margins.rows = None
+        return margins
+
+    def _present(self, names: Sequence[str], rows: Table) -> dict[str, Tensor]:
+        """The rows in which cells of some columns are there or are known to be missing."""
+        variables = self._variables(names)
+        there = [rows.observed[name] for name in variables if name in rows.observed]
+        kept = torch.stack(there).all(0) if there else slice(None)
+        device = self._generator(0).device
+        return {name: rows.columns[name][kept].to(device) for name in variables}
+
+    def _least(self, names: Sequence[str], rows: Mapping[str, Tensor]) -> float:
+        """The log p of columns that one row in 1,000 lacks, with margins of single ones; ∞ without rows."""
+        scores = self._with_margins(rows, names)
+        scores = scores[scores.isfinite()].sort().values
+        return float(scores[int(_LEAST * len(scores))]) if len(scores) else math.inf
+
+    def _with_margins(self, rows: Mapping[str, Tensor], names: Sequence[str]) -> Float[Tensor, " rows"]:
+        """log p of some columns, higher where the data have cells that the model would hardly draw."""
+        total = self._log_prob_of({n: rows[n] for n in self._variables(names)}, self._variables(names))
+        for name in names:
+            if name in self.margins.single:
+                least, of_rows = self.margins.single[name]
+                variables = self._variables([name])
+                alone = self._log_prob_of({n: rows[n] for n in variables}, variables)
+                total = total + (least - alone).clamp(0.0, least - of_rows)
+        return total
 
     # ---- draws
 
@@ -118,8 +207,10 @@ class Support:
 
     def _most_usual(self, boxes: Sequence[Box], variables: Sequence[str], n: int) -> float:
         """The largest log p among draws with the evidence."""
-        rows = self.engine.evidence(_without_pairs(boxes)).sample(n, self._generator(0), variables)
-        return float(self._log_prob_of(rows, variables).amax())
+        return float(self._log_prob_of(self._draws(boxes, variables, n), variables).amax())
+
+    def _draws(self, boxes: Sequence[Box], variables: Sequence[str], n: int) -> dict[str, Tensor]:
+        return self.engine.evidence(_without_pairs(boxes)).sample(n, self._generator(0), variables)
 
     def _share_up_to(self, log_prob: float, variables: tuple[str, ...], n: int) -> float:
         """The share of n rows that are at most as probable."""
