@@ -119,3 +119,5 @@ html_theme_options = {
 html_sidebars = {name: [] for name in ("index", "start", "concepts")}
 linkcheck_timeout = 20
 linkcheck_retries = 2
+linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1)\b"]  # addresses of the reader's own server
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/.*"]  # scripts make the anchors there

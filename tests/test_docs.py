@@ -79,7 +79,10 @@ def prose(text: str) -> str:
     return NOT_PROSE.sub("", text)
 
 
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=lambda path: str(path.relative_to(ROOT)))
+PROSE = [*PAGES, *sorted((DOCS / "api").glob("*.rst")), ROOT / "README.md"]
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_measured_numbers_are_not_typed(path: Path) -> None:
     """Durations, sizes, ratios and scores in running text are read from `results/`, or stated above."""
     text = prose(path.read_text(encoding="utf-8"))
@@ -110,12 +113,31 @@ def test_a_missing_number_is_an_error(name: str, row: str, column: str) -> None:
         find_cell(name, row, column)
 
 
-def test_links_between_pages_lead_to_files() -> None:
-    for path in PAGES:
-        for link in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
-            target = (path.parent / link).resolve()
-            made = target.is_relative_to(DOCS) and target.relative_to(DOCS).as_posix().startswith(MADE)
-            assert "://" in link or made or target.exists(), f"{path.name}: {link}"
+#: Markdown with links into the repository: pages of the site, and the files beside `pyproject.toml`.
+LINKING = [*PAGES, *sorted(ROOT.glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page: its headings in lower case, without signs, blanks as hyphens."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#{1,3} (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(path: Path) -> None:
+    for file, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", path.read_text(encoding="utf-8")):
+        target = (path.parent / file).resolve() if file else path
+        made = target.is_relative_to(DOCS) and target.relative_to(DOCS).as_posix().startswith(MADE)
+        if "://" in file or made:
+            continue
+        assert target.exists(), file
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{file}#{anchor}"
+
+
+def test_anchors_are_headings() -> None:
+    assert "the-papers-notation" in anchors(DOCS / "glossary.md")
 
 
 def test_every_library_of_the_comparison_has_a_source() -> None:

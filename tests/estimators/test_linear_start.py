@@ -8,8 +8,13 @@ from sklearn.metrics import log_loss
 
 import kdmkit as kdm
 from kdmkit.estimators.common.cross_fit import held_out
-from kdmkit.estimators.common.linear_start import _Problem, start_linear
-from kdmkit.estimators.common.member_losses import MemberLoss, label_losses, target_errors
+from kdmkit.estimators.common.member_losses import (
+    LinearModels,
+    MemberLoss,
+    label_losses,
+    start_linear,
+    target_errors,
+)
 from kdmkit.nn import MLPEnsemble
 
 K = 5
@@ -54,8 +59,9 @@ def test_a_member_does_not_know_what_it_holds_out(loss: MemberLoss) -> None:
     changed[row] = 1 - changed[row]
 
     def models(y: torch.Tensor) -> torch.Tensor:
-        problem = _Problem(rows, y, torch.ones(60, 1), left_out, loss)
-        return next(problem.path(problem.first(torch.zeros(K, 1 if loss is target_errors else 2))))
+        constants = torch.zeros(K, 1 if loss is target_errors else 2)
+        linear = LinearModels(rows, y, torch.ones(60), left_out, loss, constants)
+        return linear.with_penalty(10.0, linear.constant)
 
     one, other = models(targets), models(changed)
     for member in range(K):

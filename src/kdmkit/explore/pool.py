@@ -40,7 +40,7 @@ _SIZE = struct.Struct("!Q")
 
 
 # Seconds and bytes of short questions. What workers of long ones add to their priority.
-_SHORT_SECONDS, _SHORT_BYTES, _NICE = 0.3, 1 << 16, 5
+_SHORT_SECONDS, _SHORT_BYTES, _NICE = 0.5, 1 << 16, 5
 # What questions with rows import: once, and not in each copy.
 _MODULES = ("pyarrow", "pyarrow.csv", "narwhals.stable.v2")
 _TOO_LARGE = 413

@@ -71,6 +71,14 @@ class TableModel:
         self._bins: dict[str, tuple[tuple[Any, Any], ...] | None] = {}
         self._columns: dict[str, dict[str, Any]] = {}
         self._links: dict[str, Any] | None = None
+        self._fill_caches()
+
+    def _fill_caches(self) -> None:
+        """Answers one question: copies of this process need not make again what all questions share."""
+        name, prior = next(iter(self._prior.items()))
+        others = [other for other in self._prior if other != name][:_WHOLE]
+        for answer in self.table.marginals({name: prior.mode}, others).values():
+            self._card(answer)
 
     # ---- views
 

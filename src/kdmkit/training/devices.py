@@ -215,7 +215,8 @@ class FlatParameters:
         named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         ordered = sorted(named, key=lambda name: name not in decayed)
         self.originals = list(named.values())
-        self._places = [ordered.index(name) for name in named]
+        # Gradients come in the order of the objective's parameters.
+        self._order = [list(named).index(name) for name in ordered]
         tensors = [named[name].detach() for name in ordered]
         values = torch.cat([tensor.flatten() for tensor in tensors])
         self.gradient = torch.zeros_like(values)
@@ -230,8 +231,7 @@ class FlatParameters:
 
     def write(self, gradients: tuple[Tensor, ...]) -> None:
         """Sets the gradients, given in the order of the objective's parameters."""
-        ordered = [g for _, g in sorted(zip(self._places, gradients, strict=True), key=lambda pair: pair[0])]
-        torch.cat([gradient.flatten() for gradient in ordered], out=self.gradient)
+        torch.cat([gradients[i].flatten() for i in self._order], out=self.gradient)
 
     def clip(self, norm: float) -> None:
         """Scales the gradients down to a norm."""

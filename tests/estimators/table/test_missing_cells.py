@@ -76,3 +76,18 @@ def test_presence_does_not_come_between_values() -> None:
     assert sum(link <= values for link in links) == 2
     presence = {columns[name].presence.name for name in "ab"}  # type: ignore[union-attr]
     assert presence in links
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        {"purpose": "car"},
+        {"income": (50_000, None), "purpose": ["car", "other"]},
+        "income is missing or purpose = house",
+    ],
+)
+def test_one_pass_gives_the_same_shares_of_missing_cells(table: kdm.KDMTable, given: Any) -> None:
+    for name, answer in table.marginals(given).items():
+        assert answer.p_missing == pytest.approx(table.query(name, given).p_missing, abs=1e-6)
+    assert all(0 <= answer.p_missing <= 1 for answer in table.marginals(given).values())

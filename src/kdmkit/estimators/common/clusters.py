@@ -15,7 +15,6 @@ from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Scaler
 from kdmkit.nn.initialize import cluster
 from kdmkit.nn.scaler import fences
-from kdmkit.ops import score_matrix
 
 # Bandwidths start wide and are learned on a logarithmic scale: a hundred large steps reach any value.
 _BATCH = 256
@@ -173,15 +172,37 @@ def scores_without_row(
     log_weight_without: Float[Tensor, " n"],
 ) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
     """log p_j·k²(x, x_j) up to a constant, and log p(x), under clusters as they would be without the row."""
-    kernel, components = layer.kernel("x"), layer.components["x"]
-    is_member = nn.functional.one_hot(member_of, layer.n_components).bool()
-    log_weights = torch.where(is_member, log_weight_without.unsqueeze(-1), layer.logits)
-    scores = torch.where(
-        is_member,
-        (log_weight_without + kernel.log_overlap(x, x_without)).unsqueeze(-1),
-        score_matrix([kernel.term(x, components)], layer.logits),
-    )
-    return scores, scores.logsumexp(-1) - log_weights.logsumexp(-1) + kernel.log_norm(components)
+    log_sigma = layer.kernel("x").learned_bandwidth.value.log()
+    columns = x, member_of, x_without, log_weight_without
+    return _scores_without_row(log_sigma, layer.components["x"], layer.logits, *columns)
+
+
+def _scores_without_row(
+    log_sigma: Float[Tensor, " d"],
+    components: Float[Tensor, "m d"],
+    logits: Float[Tensor, " m"],
+    x: Float[Tensor, "n d"],
+    member_of: Int[Tensor, " n"],
+    x_without: Float[Tensor, "n d"],
+    log_weight_without: Float[Tensor, " n"],
+) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
+    """`scores_without_row` with the logarithms of the bandwidths.
+
+    Squares of differences are expanded, in float64: rows are standardised, so that zero lies among them.
+    """
+    scale, place = (-log_sigma).exp().double(), member_of.unsqueeze(1)
+    rows, centres, log_weights = scale * x, scale * components, logits.double()
+    without = log_weight_without.double()
+    of_cluster = without - (rows - scale * x_without).square().sum(1)
+    offsets = log_weights - centres.square().sum(1)
+    scores = torch.addmm(offsets, rows, centres.mT, alpha=2) - rows.square().sum(1, keepdim=True)
+    scores = scores.scatter(1, place, of_cluster.unsqueeze(1)).to(x.dtype)
+    # The weight of all rows but one: that of the other clusters, and that of the row's cluster without it.
+    log_total = log_weights.logsumexp(0)
+    others = 1 - (log_weights - log_total).exp()
+    log_rest = log_total + (others[member_of] + (without - log_total).exp()).log()
+    log_norm = -log_sigma.double().sum() - len(log_sigma) / 2 * math.log(math.pi)
+    return scores, scores.logsumexp(1) + (log_norm - log_rest).to(x.dtype)
 
 
 # ---- bandwidths of p(x) alone
@@ -209,16 +230,17 @@ def maximize_density(
     n = len(x)
     layer.to(x.device)
     rows = torch.randperm(n, generator=generator)[:_EM_ROWS].to(x.device)
-    x, columns = x[rows], [tensor[rows] for tensor in clusters.without_row()]
+    x, (member_of, x_without, log_weight_without) = x[rows], [t[rows] for t in clusters.without_row()]
     w = torch.ones_like(x[:, 0]) if weights is None else weights[rows].to(x)
     share = w / w.sum()
-    member_of, x_without, _ = columns
-    bandwidth = layer.kernel("x").learned_bandwidth
-    least = (1 + _ABOVE) * float(bandwidth.minimum)
-    first = bandwidth.value.double().log()
+    components, logits, bandwidth = layer.components["x"], layer.logits, layer.kernel("x").learned_bandwidth
+    least = math.log((1 + _ABOVE) * float(bandwidth.minimum))
+    log_sigma = first = bandwidth.value.double().log()
     history: list[dict[str, float]] = []
     for step in range(_EM_STEPS):
-        scores, log_density = scores_without_row(layer, x, *columns)
+        scores, log_density = _scores_without_row(
+            log_sigma, components, logits, x, member_of, x_without, log_weight_without
+        )
         if step == 0:
             # A row far from all others must not widen the bandwidths of all.
             low, _ = fences(log_density.double().unsqueeze(1), share.double())
@@ -227,10 +249,10 @@ def maximize_density(
         history.append({"epoch": float(step), "loss": -float(share.double() @ log_density.double())})
         if step and history[-2]["loss"] - history[-1]["loss"] < _EM_GAIN:
             break
-        squares = weighted_squares(
-            share.unsqueeze(1) * scores.softmax(-1), x, layer.components["x"], member_of, x_without
-        )
-        bandwidth.value = _posterior_log_sigma(squares.double(), first, n).exp().clamp_min(least)
+        weights_of_pairs = share.unsqueeze(1) * scores.softmax(-1)
+        squares = weighted_squares(weights_of_pairs, x, components, member_of, x_without)
+        log_sigma = _posterior_log_sigma(squares.double(), first, n).clamp_min(least)
+    bandwidth.value = log_sigma.exp()
     layer.cpu()
     return history
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_count, check_flag, in_memory
 from kdmkit.estimators.common.effort import count_members, effort_of, patience_of
-from kdmkit.estimators.common.linear_start import start_linear
-from kdmkit.estimators.common.member_losses import MemberLoss
+from kdmkit.estimators.common.member_losses import MemberLoss, start_linear
 from kdmkit.nn import MLPEnsemble
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import Rows

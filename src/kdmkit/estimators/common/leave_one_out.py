@@ -1,11 +1,11 @@
-"""Leave-one-out: averages over all rows but one, and the bandwidths and memories that they choose."""
+"""Leave-one-out: sums over all rows but one, and the bandwidths and memories that they choose."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -16,9 +16,7 @@ from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import ResidualMemory
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.nn.trend import with_background
-from kdmkit.ops import SquaredDistance, attend, combine, log_mix
-
-T = TypeVar("T")
+from kdmkit.ops import SquaredDistance, log_mix
 
 
 def log_overlap_with_others(
@@ -35,48 +33,22 @@ def log_overlap_with_others(
         rows: indices of the rows to leave out one at a time, each once.
     """
 
-    def reduce(components: Tensor, weights: Tensor) -> Tensor:
-        return log_mix(_log_kernel(x[rows], x[components], sigma), weights)
-
-    return _in_two_parts(reduce, torch.logaddexp, log_weights, rows)
-
-
-def average_over_others(
-    sigma: float,
-    x: Float[Tensor, "n d"],
-    log_weights: Float[Tensor, " n"],
-    values: Float[Tensor, "n v"],
-    rows: Int[Tensor, " q"],
-) -> tuple[Float[Tensor, "q v"], Float[Tensor, " q"]]:
-    """Σ_{j≠i} w_j·k²(x_i, x_j)·v_j / Σ_{j≠i} w_j·k²(x_i, x_j) of some rows i, and its log-denominator."""
-
-    def reduce(components: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        return attend(_log_kernel(x[rows], x[components], sigma), weights, values[components])
-
-    return _in_two_parts(reduce, combine, log_weights, rows)
+    # Two sums, since a difference would lose digits: over the rows without the diagonal, and over all others.
+    diagonal = log_weights.new_full((len(rows),), -torch.inf)
+    weights = log_weights[rows].repeat(len(rows), 1).diagonal_scatter(diagonal)
+    inside = log_mix(_log_kernel(x[rows], x[rows], sigma), weights)
+    is_outside = torch.ones_like(log_weights, dtype=torch.bool)
+    is_outside[rows] = False
+    outside = torch.nonzero(is_outside).squeeze(-1)
+    if not len(outside):
+        return inside
+    others = log_mix(_log_kernel(x[rows], x[outside], sigma), log_weights[outside])
+    return torch.logaddexp(inside, others)
 
 
 def _log_kernel(x: Tensor, components: Tensor, sigma: float) -> SquaredDistance:
     """log k² of `RBF(sigma)`."""
     return SquaredDistance(x, components, torch.tensor([[sigma]], dtype=x.dtype).reciprocal().to(x.device))
-
-
-def _in_two_parts(
-    reduce: Callable[[Tensor, Tensor], T],
-    merge: Callable[[T, T], T],
-    log_weights: Float[Tensor, " n"],
-    rows: Int[Tensor, " q"],
-) -> T:
-    """One reduction over all rows outside `rows`, and one over `rows` without the diagonal.
-
-    Merging the two avoids a subtraction, which would lose digits.
-    """
-    diagonal = log_weights.new_full((len(rows),), -torch.inf)
-    inside = reduce(rows, log_weights[rows].repeat(len(rows), 1).diagonal_scatter(diagonal))
-    others = torch.ones_like(log_weights, dtype=torch.bool)
-    others[rows] = False
-    outside = torch.nonzero(others).squeeze(-1)
-    return merge(inside, reduce(outside, log_weights[outside])) if len(outside) else inside
 
 
 # ---- bandwidths
@@ -212,8 +184,8 @@ _LEAST_GAIN = 0.01
 _STANDARD_ERRORS = 3.0
 # The number of rows to compare candidates by.
 _JUDGES = 2000
-# Rows per block on a GPU.
-_BLOCK = 500
+# Pairs of rows whose distances are computed at once.
+_PAIRS_AT_ONCE = 1 << 19
 
 #: From row numbers, g(x) `(*lead, rows, values)` and the coverage `(*lead, rows, 1)` of memories without the
 #: row, to the loss of every row `(*lead, rows)`.
@@ -248,9 +220,9 @@ def search_memory(
     before = importance * losses(rows, torch.zeros_like(values[rows]), values.new_zeros(len(rows), 1))
     best, chosen = (1 - _LEAST_GAIN) * float(before.mean()), None
     backgrounds = torch.tensor(_BACKGROUNDS, device=x.device).unsqueeze(1)
-    for relative in _SIGMAS:
-        sigma = relative * math.sqrt(x.shape[1])
-        answers = with_background(*answers_without_row(memory, sigma, judges), backgrounds)
+    sigmas = [relative * math.sqrt(x.shape[1]) for relative in _SIGMAS]
+    for sigma, means, log_overlaps in zip(sigmas, *answers_without_row(memory, sigmas, judges), strict=True):
+        answers = with_background(means, log_overlaps, backgrounds)
         for background, after in zip(_BACKGROUNDS, importance * losses(rows, *answers), strict=True):
             if float(after.mean()) < best and _is_significant(before - after):
                 best, chosen = float(after.mean()), (sigma, background)
@@ -263,15 +235,32 @@ def search_memory(
 
 
 def answers_without_row(
-    memory: ResidualMemory, sigma: float, rows: Int[Tensor, " q"]
-) -> tuple[Tensor, Tensor]:
-    """The mean value of all other rows of the memory, and the log of their overlap, at some of its rows."""
-    # On a GPU in blocks that are whole matrices: kernels for larger ones take seconds to compile.
-    blocks = rows.split(len(rows) if rows.device.type == "cpu" else _BLOCK)
-    arguments = (sigma, memory.rows, memory.log_weights, memory.residuals)
-    parts = [average_over_others(*arguments, block) for block in blocks]
-    means, log_overlaps = zip(*parts, strict=True)
-    return torch.cat(means), torch.cat(log_overlaps)
+    memory: ResidualMemory, sigmas: Sequence[float], rows: Int[Tensor, " q"]
+) -> tuple[Float[Tensor, "s q v"], Float[Tensor, "s q"]]:
+    """With every bandwidth, the mean value of all other rows of a memory, Σ_{j≠i} p_j·v_j of some rows i with
+    p_j ∝ w_j·k²(x_i, x_j), and log Σ_{j≠i} w_j·k²(x_i, x_j).
+
+    Distances are computed once, block by block, in float64 and relative to the nearest other row.
+    """
+    x, values, log_weights = memory.rows.double(), memory.residuals, memory.log_weights
+    squares = x.square().sum(1)
+    means = values.new_empty(len(sigmas), len(rows), values.shape[1])
+    log_overlaps = log_weights.new_empty(means.shape[:-1])
+    for block in torch.arange(len(rows), device=x.device).split(max(1, _PAIRS_AT_ONCE // len(x))):
+        left_out = rows[block]
+        distances = torch.addmm(squares[left_out].unsqueeze(1) + squares, x[left_out], x.mT, alpha=-2)
+        distances.scatter_(1, left_out.unsqueeze(1), torch.inf)
+        nearest = distances.amin(1, keepdim=True)
+        beyond = (distances - nearest).to(values.dtype)
+        for i, sigma in enumerate(sigmas):
+            scores = torch.add(log_weights, beyond, alpha=-(sigma**-2))
+            largest = scores.amax(1, keepdim=True)
+            weights = scores.sub_(largest).exp_()
+            total = weights.sum(1, keepdim=True)
+            means[i, block] = (weights @ values) / total
+            overlap = total.log() + largest - (nearest / sigma**2).to(total.dtype)
+            log_overlaps[i, block] = overlap.squeeze(1)
+    return means, log_overlaps
 
 
 def _is_significant(gains: Float[Tensor, " n"]) -> bool:

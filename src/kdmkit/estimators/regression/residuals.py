@@ -191,8 +191,9 @@ def fit_memory(
     outside[kept] = False
     answers[outside], coverage[outside] = memory(x[outside])
     for part in torch.arange(len(kept), device=x.device).split(block):
-        without = answers_without_row(memory, float(memory.sigma), part)
-        answers[kept[part]], coverage[kept[part]] = with_background(*without, memory.background)
+        means, log_overlaps = answers_without_row(memory, [float(memory.sigma)], part)
+        without = with_background(means[0], log_overlaps[0], memory.background)
+        answers[kept[part]], coverage[kept[part]] = without
     return memory, r - answers, coverage
 
 

@@ -136,11 +136,14 @@ class KDMTable(SyntheticRows):
         condition = read_event(engine.schema, given)
         names = dict.fromkeys(engine.columns if columns is None else columns)
         wanted = [engine.column("columns", name) for name in names]
-        posteriors, log_evidence = engine.marginals(wanted, condition)
+        marginals = engine.marginals(wanted, condition)
+        log_evidence = marginals.log_evidence
         engine.support.warn(condition, log_evidence)
         return {
-            name: Answer(posterior, log_evidence, self._generator, engine, condition)
-            for name, posterior in posteriors.items()
+            name: Answer(
+                posterior, log_evidence, self._generator, engine, condition, marginals.p_missing.get(name)
+            )
+            for name, posterior in marginals.posteriors.items()
         }
 
     @torch.no_grad()

@@ -42,6 +42,7 @@ from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.estimators.table.presence import Presence
 from kdmkit.estimators.table.rules import NO_RULES, Rules, rules_from_config
+from kdmkit.estimators.table.vocabulary import left_out
 from kdmkit.nn import Variable
 from kdmkit.training import Table
 
@@ -350,10 +351,8 @@ class Schema:
         """A column of the model by its name; one that is unknown or left out raises."""
         if name in self.modelled:
             return self.modelled[name]
-        if name in self.columns:
-            got = f"{name!r}, which is left out ({self.columns[name].reason})"
-        else:
-            got = f"{name!r}{did_you_mean(name, self.modelled)}"
+        column = self.columns.get(name)
+        got = left_out(name, column.reason) if column else f"{name!r}{did_you_mean(name, self.modelled)}"
         raise ValueError(bad_argument(argument, "a column of the model", got))
 
     # ---- questions

@@ -162,6 +162,16 @@ def shown(value: Any) -> str:
     return repr(value) if len(text) <= _LONGEST_SHOWN else repr(text[:_LONGEST_SHOWN] + "…")
 
 
+def left_out(name: str, reason: str) -> str:
+    """What an error says about a column that has no part in the model, with the way to take it in.
+
+    >>> print(left_out("zip", "identifier"))
+    'zip', which is left out (identifier): KDMTable(types={"zip": "category"}) takes it in
+    """
+    types = f'{{"{name}": "category"}}'
+    return f"{shown(name)}, which is left out ({reason}): KDMTable(types={types}) takes it in"
+
+
 def similar(text: str, options: Iterable[Any]) -> str:
     """A hint at a similar one of the first short options."""
     if len(text) > _LONGEST_SHOWN:
@@ -272,8 +282,7 @@ class Vocabulary:
             raise self.error(token, "a column", shown(token.text) + similar(token.text, self.columns))
         syntax = self.syntax(key)
         if syntax.kind == "left out":
-            got = f"{shown(_name(key))}, which is left out ({syntax.reason})"
-            raise self.error(token, "a column of the model", got)
+            raise self.error(token, "a column of the model", left_out(_name(key), syntax.reason))
         return key
 
     def is_mirrored(self, left: Token, right: Token) -> bool:

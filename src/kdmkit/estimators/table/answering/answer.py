@@ -140,9 +140,10 @@ class Answer(BaseAnswer):
         generators: Generators,
         engine: TableEngine,
         given: Event,
+        p_missing: float | None = None,
     ) -> None:
         super().__init__(posterior.column.name, log_evidence, engine, given)
-        self._posterior, self._generators = posterior, generators
+        self._posterior, self._generators, self._p_missing = posterior, generators, p_missing
         self._intervals: dict[float, tuple[Any, Any]] = {}
 
     @property
@@ -163,10 +164,11 @@ class Answer(BaseAnswer):
     # ---- summaries
 
     @cached_property
+    @torch.no_grad()
     def p_missing(self) -> float:
         """The probability that the cell is missing; 0 if the column was complete."""
-        with torch.no_grad():
-            return self._engine.share_of_missing(self._posterior.column, self._given)
+        share = self._engine.share_of_missing
+        return share(self._posterior.column, self._given) if self._p_missing is None else self._p_missing
 
     @cached_property
     def mean(self) -> Any:

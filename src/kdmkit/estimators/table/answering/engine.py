@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions.event_inference import EventEvidence
+from kdmkit.distributions.event_inference import EventEvidence, ScoreCache
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import CERTAIN, Box, Condition, Event
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
@@ -32,6 +32,20 @@ from kdmkit.kernels.regions import WHOLE, Missing, intersection
 BLOCK = 4096
 
 
+class ColumnMarginals(NamedTuple):
+    """The distributions of columns given an event.
+
+    Attributes:
+        posteriors: of present values, by column.
+        p_missing: probabilities that cells are missing, of columns for which they came from the same pass.
+        log_evidence: log p(event).
+    """
+
+    posteriors: dict[str, Posterior]
+    p_missing: dict[str, float]
+    log_evidence: float
+
+
 class TableEngine:
     """The columns of a table and the joint distribution of their variables.
 
@@ -49,6 +63,7 @@ class TableEngine:
         self._priors: dict[str, Posterior] = {}
         self._last_boxes: tuple[Event | None, list[Box]] = (None, [])
         self._last_evidence: tuple[Sequence[Box], EventEvidence | None] = ((), None)
+        self._scores: ScoreCache = {}
         self.support = Support(self, Margins() if margins is None else margins)
         #: By compared variables, the shares of their orders for pairs of components.
         self.signs: dict[tuple[str | None, ...], Any] = {}
@@ -87,7 +102,8 @@ class TableEngine:
         """Boxes of columns as evidence of the model's variables; that of the last boxes is kept."""
         last, evidence = self._last_evidence
         if last is not boxes or evidence is None:
-            evidence = EventEvidence(self.joint, [part for box in boxes for part in self.schema.boxes(box)])
+            parts = [part for box in boxes for part in self.schema.boxes(box)]
+            evidence = EventEvidence(self.joint, parts, self._scores)
             self._last_evidence = boxes, evidence
         return evidence
 
@@ -189,11 +205,11 @@ class TableEngine:
         """Whether a column is one of dates, or of times of day too many for levels."""
         return column.kind in ("date", "time") and column.codec.levels is None
 
-    def marginals(self, columns: Sequence[Column], given: Event) -> tuple[dict[str, Posterior], float]:
-        """The distribution of every column, and log p(given): complete columns share one pass of messages."""
+    def marginals(self, columns: Sequence[Column], given: Event) -> ColumnMarginals:
+        """The distribution of every column: one pass of messages serves complete columns and presences."""
         boxes = self.boxes(given)
         if boxes == [{}]:
-            return {column.name: self.prior(column) for column in columns}, 0.0
+            return ColumnMarginals({column.name: self.prior(column) for column in columns}, {}, 0.0)
         if not boxes:
             raise impossible(given)
         check_plain(boxes)
@@ -201,21 +217,30 @@ class TableEngine:
         conditioned = {name for box in boxes for name in box}
         complete = [c for c in columns if not c.can_miss]
         free = [c for c in complete if self.root(c).name not in conditioned and not self.has_digits(c)]
+        presences = self._free_presences(columns, evidence)
+        wanted = list(dict.fromkeys([column.variables[0] for column in free] + list(presences.values())))
         posteriors: dict[str, Posterior] = {}
-        if len(free) > 1 and evidence.cases:
-            wanted = list(dict.fromkeys(column.variables[0] for column in free))
-            joint = evidence.infer(wanted)
-            every = joint.marginals(*wanted) if len(wanted) > 1 else {wanted[0]: joint}
+        p_missing: dict[str, float] = {}
+        if len(wanted) > 1 and evidence.cases:
+            every = evidence.infer(wanted).marginals(*wanted)
             for column in free:
                 posteriors[column.name] = self.posterior_of(column, every[column.variables[0]])
                 if np.isneginf(posteriors[column.name].log_evidence):
                     raise impossible(given)
+            p_missing = {name: float(every[variable].probs[0]) for name, variable in presences.items()}
         for column in columns:
             if column.name not in posteriors:
                 prepared = evidence if column in complete else None
                 posteriors[column.name] = self._posterior_given(column, given, prepared)
         ordered = {column.name: posteriors[column.name] for column in columns}
-        return ordered, ordered[complete[0].name].log_evidence if complete else self.measure(boxes)[1]
+        log_evidence = ordered[complete[0].name].log_evidence if complete else self.measure(boxes)[1]
+        return ColumnMarginals(ordered, p_missing, log_evidence)
+
+    def _free_presences(self, columns: Sequence[Column], evidence: EventEvidence) -> dict[str, str]:
+        """The variables that alone say whether cells are there, by column: those without evidence."""
+        conditioned = {variable for case in evidence.cases for variable in case.regions}
+        names = {c.name: c.presence.name for c in columns if c.presence is not None and c.presence.name}
+        return {name: variable for name, variable in names.items() if variable not in conditioned}
 
     def prior(self, column: Column) -> Posterior:
         """The distribution of a column without evidence; made once."""
