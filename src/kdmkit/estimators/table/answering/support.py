@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +17,13 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, warn_user
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Box, Event
+from kdmkit.kernels import Region
 from kdmkit.kernels.regions import WHOLE, shared_spans
 from kdmkit.training import Table
 
 if TYPE_CHECKING:
     from kdmkit.estimators.table.answering.engine import TableEngine
+    from kdmkit.estimators.table.column import Column
 
 # Evidence is unlike the data below this support.
 _UNUSUAL = 1e-4
@@ -33,9 +36,9 @@ _N_ROWS, _RARE = (100, 1000, 5000, 20_000), 1e-3
 _BLOCK, _MOST_SETS, _ROUNDING = 4096, 100, 1e-5
 # A value of a density counts with a neighbourhood: this share of the interquartile range of its column.
 _NEIGHBOURHOOD = 0.02
-# Margins: rows and draws that are compared, the share of them that is less probable, and how many sets of two
-# and of three columns are compared.
-_N_COMPARED, _LEAST, _N_SETS = 2000, 1e-3, 24
+# Margins: rows and draws that are compared, the share of them that is less probable, how many sets of two and
+# of three columns are compared, and a difference in nats that may be chance.
+_N_COMPARED, _LEAST, _N_SETS, _CHANCE = 2000, 1e-3, 24, 1.0
 
 
 @dataclass
@@ -102,6 +105,12 @@ class Support:
         variables = self._variables_of(boxes)
         if not variables:
             return True
+        # Rows that were drawn, moved inside, cost less than draws with the evidence.
+        moved = self._moved_inside(boxes)
+        if moved is not None:
+            most_usual = float(self._log_prob_of(moved, variables).amax())
+            if self._share_up_to(most_usual, variables, _N_ROWS[0]) > 0:
+                return True
         most_usual = self._most_usual(boxes, variables, _SOME_DRAWS)
         if any(self._share_up_to(most_usual, variables, n) > 0 for n in _N_ROWS[:2]):
             return True
@@ -159,12 +168,13 @@ class Support:
         drawn = self.engine.evidence([{}]).sample(_N_COMPARED, self._generator(2), self._variables(names))
         for name in names:
             of_draws, of_rows = self._least([name], drawn), self._least([name], self._present([name], rows))
-            margins.single[name] = of_draws, min(of_rows, of_draws)
+            margins.single[name] = of_draws, of_rows if of_draws - of_rows > _CHANCE else of_draws
         for size in (2, 3):
             for _ in range(_N_SETS if len(names) >= size else 0):
                 some = choose.sample(names, size)
                 difference = self._least(some, drawn) - self._least(some, self._present(some, rows))
-                margins.joint = max(margins.joint, difference / (size - 1))
+                if difference > _CHANCE:
+                    margins.joint = max(margins.joint, difference / (size - 1))
         margins.rows = None
         return margins
 
@@ -205,6 +215,39 @@ class Support:
         log_p = self.engine.measure(boxes)[1] if log_evidence is None else log_evidence
         return log_p + sum(map(self._log_width, points.pop()))
 
+    def _moved_inside(self, boxes: Sequence[Box]) -> dict[str, Tensor] | None:
+        """Cells of drawn rows, moved inside the evidence; None for dates, missing cells and unions."""
+        box, rows = boxes[0], dict[str, Tensor]()
+        if len(boxes) > 1 or any(isinstance(key, Pair) or not region.spans for key, region in box.items()):
+            return None
+        for name, region in box.items():
+            column = self.engine.columns[str(name)]
+            cells = None if column.source else self._cells_inside(column, region)
+            if cells is None:
+                return None
+            there = {} if column.presence is None else column.presence.there
+            rows |= {key: torch.full_like(self._rows[key], code) for key, code in there.items()}
+            rows[column.variables[0]] = cells.to(self._rows[column.variables[0]])
+        return rows
+
+    def _cells_inside(self, column: Column, region: Region) -> Tensor | None:
+        part, levels = column.codec.number_part, column.codec.levels
+        place = np.arange(_N_ROWS[0])
+        if part is not None:
+            ends = [
+                (-math.inf if p.low is None else p.low, math.inf if p.high is None else p.high)
+                for p in region.pieces
+            ]
+            low, high = (np.array(end)[place % len(ends)] for end in zip(*ends, strict=True))
+            half = 0.5 * part.step
+            numbers = part.decode(self._rows[column.variables[0]])
+            return part.encode(np.clip(numbers, low + half, np.maximum(low, high - half))).values
+        if levels is None:
+            return None
+        inside = [level for code, level in enumerate(levels) if region.contains(np.array([code])).all()]
+        chosen = column.codec.raw([inside[i % len(inside)] for i in place])
+        return column.codec.encode(chosen).parts[0]
+
     def _most_usual(self, boxes: Sequence[Box], variables: Sequence[str], n: int) -> float:
         """The largest log p among draws with the evidence."""
         return float(self._log_prob_of(self._draws(boxes, variables, n), variables).amax())
@@ -225,10 +268,18 @@ class Support:
 
     def _drawn(self, n: int, variables: tuple[str, ...], seed: int) -> Float[Tensor, " n"]:
         """log p of some variables in rows that are drawn."""
+        if seed == _N_ROWS[0]:  # the same ones for all variables
+            return self._log_prob_of({name: self._rows[name] for name in variables}, variables).cpu()
         generator, everything = self._generator(seed), self.engine.evidence([{}])
         sizes = [min(_BLOCK, n - start) for start in range(0, n, _BLOCK)]
         rows = (everything.sample(size, generator, variables) for size in sizes)
         return torch.cat([self._log_prob_of(block, variables).cpu() for block in rows])
+
+    @cached_property
+    def _rows(self) -> dict[str, Tensor]:
+        """Some whole rows that are drawn."""
+        names = self._variables(list(self.engine.schema.roots))
+        return self.engine.evidence([{}]).sample(_N_ROWS[0], self._generator(_N_ROWS[0]), names)
 
     def _generator(self, seed: int) -> torch.Generator:
         components = next(iter(self.engine.joint.components.values()))
