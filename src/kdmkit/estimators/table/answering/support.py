@@ -15,9 +15,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, warn_user
+from kdmkit.distributions.component_scores import relative_scores
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Box, Event
-from kdmkit.kernels import Region
+from kdmkit.distributions.mixing import Entry
+from kdmkit.kernels import Interval, Region
 from kdmkit.kernels.regions import WHOLE, shared_spans
 from kdmkit.training import Table
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _UNUSUAL = 1e-4
 # Draws with the evidence: a few show that it is usual.
 _SOME_DRAWS, _MANY_DRAWS = 50, 200
+# Drawn rows that are moved inside of evidence.
+_MOVED = 16
 # Rows that are drawn of the model; more of them while no row is as unusual. Support below the share _RARE is
 # measured with all of them, of which two are to be as unusual as evidence that is like the data.
 _N_ROWS, _RARE = (100, 1000, 5000, 20_000), 1e-3
@@ -74,6 +78,7 @@ class Support:
         self.engine, self.margins = engine, margins
         self._log_probs: dict[tuple[str, ...], Tensor] = {}
         self._widths: dict[str, float] = {}
+        self._kept_scores: dict[str, tuple[Tensor, Tensor]] = {}
         self._last: tuple[Event | None, bool] = None, False
 
     def share(self, given: Event) -> float:
@@ -95,22 +100,19 @@ class Support:
         if self._last[0] is not given:
             boxes = self.engine.boxes(given)
             # Most evidence needs no draws: the support is at least its probability.
-            is_usual = self._log_probability(boxes, log_evidence) >= math.log(_UNUSUAL)
-            self._last = given, self._are_outside(boxes) or not (is_usual or self._is_drawn(given))
+            log_p = self._log_probability(boxes, log_evidence)
+            is_usual = log_p >= math.log(_UNUSUAL)
+            self._last = given, self._are_outside(boxes) or not (is_usual or self._is_drawn(given, log_p))
         return self._last[1]
 
-    def _is_drawn(self, given: Event) -> bool:
-        """Whether draws show that evidence is like the data."""
+    def _is_drawn(self, given: Event, log_p: float) -> bool:
+        """Whether draws show that evidence of some log-probability is like the data."""
         boxes = self.engine.boxes(given)
         variables = self._variables_of(boxes)
         if not variables:
             return True
-        # Rows that were drawn, moved inside, cost less than draws with the evidence.
-        moved = self._moved_inside(boxes)
-        if moved is not None:
-            most_usual = float(self._log_prob_of(moved, variables).amax())
-            if self._share_up_to(most_usual, variables, _N_ROWS[0]) > 0:
-                return True
+        if self._share_up_to(self._attained(boxes, variables, log_p), variables, _N_ROWS[0]) > 0:
+            return True
         most_usual = self._most_usual(boxes, variables, _SOME_DRAWS)
         if any(self._share_up_to(most_usual, variables, n) > 0 for n in _N_ROWS[:2]):
             return True
@@ -215,38 +217,41 @@ class Support:
         log_p = self.engine.measure(boxes)[1] if log_evidence is None else log_evidence
         return log_p + sum(map(self._log_width, points.pop()))
 
-    def _moved_inside(self, boxes: Sequence[Box]) -> dict[str, Tensor] | None:
-        """Cells of drawn rows, moved inside the evidence; None for dates, missing cells and unions."""
-        box, rows = boxes[0], dict[str, Tensor]()
+    def _attained(self, boxes: Sequence[Box], variables: Sequence[str], log_p: float) -> float:
+        """A log p that rows with the evidence attain: of a few drawn rows that are moved inside of it.
+
+        It costs less than draws with the evidence. −∞ for several boxes, dates and missing cells.
+        """
+        box, rows, are_single = boxes[0], dict[str, Tensor](), []
         if len(boxes) > 1 or any(isinstance(key, Pair) or not region.spans for key, region in box.items()):
-            return None
+            return -math.inf
         for name, region in box.items():
             column = self.engine.columns[str(name)]
             cells = None if column.source else self._cells_inside(column, region)
             if cells is None:
-                return None
+                return -math.inf
             there = {} if column.presence is None else column.presence.there
-            rows |= {key: torch.full_like(self._rows[key], code) for key, code in there.items()}
+            rows |= {key: torch.full_like(self._rows[key][:_MOVED], code) for key, code in there.items()}
             rows[column.variables[0]] = cells.to(self._rows[column.variables[0]])
-        return rows
+            are_single.append(_is_one_value(column, region))
+        return log_p if all(are_single) else float(self._log_prob_of(rows, variables).amax())
 
     def _cells_inside(self, column: Column, region: Region) -> Tensor | None:
         part, levels = column.codec.number_part, column.codec.levels
-        place = np.arange(_N_ROWS[0])
+        place = np.arange(_MOVED)
         if part is not None:
-            ends = [
-                (-math.inf if p.low is None else p.low, math.inf if p.high is None else p.high)
-                for p in region.pieces
-            ]
-            low, high = (np.array(end)[place % len(ends)] for end in zip(*ends, strict=True))
-            half = 0.5 * part.step
-            numbers = part.decode(self._rows[column.variables[0]])
-            return part.encode(np.clip(numbers, low + half, np.maximum(low, high - half))).values
+            ends = np.array([_ends(piece) for piece in region.pieces])[place % len(region.pieces)]
+            low, high = ends[:, 0] + 0.5 * part.step, ends[:, 1] - 0.5 * part.step
+            numbers = part.decode(self._rows[column.variables[0]][:_MOVED])
+            return part.encode(np.clip(numbers, low, np.maximum(low, high))).values
         if levels is None:
             return None
-        inside = [level for code, level in enumerate(levels) if region.contains(np.array([code])).all()]
-        chosen = column.codec.raw([inside[i % len(inside)] for i in place])
-        return column.codec.encode(chosen).parts[0]
+        inside = [
+            level
+            for level, holds in zip(levels, region.contains(np.arange(len(levels))), strict=True)
+            if holds
+        ]
+        return column.codec.encode(column.codec.raw([inside[i % len(inside)] for i in place])).parts[0]
 
     def _most_usual(self, boxes: Sequence[Box], variables: Sequence[str], n: int) -> float:
         """The largest log p among draws with the evidence."""
@@ -268,8 +273,12 @@ class Support:
 
     def _drawn(self, n: int, variables: tuple[str, ...], seed: int) -> Float[Tensor, " n"]:
         """log p of some variables in rows that are drawn."""
-        if seed == _N_ROWS[0]:  # the same ones for all variables
-            return self._log_prob_of({name: self._rows[name] for name in variables}, variables).cpu()
+        if seed == _N_ROWS[0]:  # the same rows for all variables
+            return (
+                self.engine.joint._log_mass({name: self._scores_of_rows(name) for name in variables})
+                .double()
+                .cpu()
+            )
         generator, everything = self._generator(seed), self.engine.evidence([{}])
         sizes = [min(_BLOCK, n - start) for start in range(0, n, _BLOCK)]
         rows = (everything.sample(size, generator, variables) for size in sizes)
@@ -280,6 +289,24 @@ class Support:
         """Some whole rows that are drawn."""
         names = self._variables(list(self.engine.schema.roots))
         return self.engine.evidence([{}]).sample(_N_ROWS[0], self._generator(_N_ROWS[0]), names)
+
+    def _scores_of_rows(self, name: str) -> tuple[Tensor, Tensor]:
+        """log p of a variable in `_rows` by component, with neighbourhoods, in two parts to be added."""
+        if name not in self._kept_scores:
+            joint, rows = self.engine.joint, self._rows[name]
+            missing = [
+                column.presence.is_missing(self._rows)
+                for column in self.engine.schema.roots.values()
+                if column.presence is not None and name in column.variables
+            ]
+            keep = ~missing[0] if missing else None
+            entry = Entry(joint.kernels[name], rows, joint.components[name], "density", keep)
+            relative, tops = relative_scores([entry])
+            if not (joint.kernels[name].discrete or joint.kernels[name].only_atoms):
+                counts = self._has_density(name, rows) & (True if keep is None else keep)
+                tops = tops + counts * self._log_width(name)
+            self._kept_scores[name] = relative, tops
+        return self._kept_scores[name]
 
     def _generator(self, seed: int) -> torch.Generator:
         components = next(iter(self.engine.joint.components.values()))
@@ -330,3 +357,15 @@ def _without_pairs(boxes: Sequence[Box]) -> Sequence[Box]:
     if not any(isinstance(key, Pair) for box in boxes for key in box):
         return boxes
     return [{key: region for key, region in box.items() if not isinstance(key, Pair)} for box in boxes]
+
+
+def _ends(piece: Interval) -> tuple[float, float]:
+    return -math.inf if piece.low is None else piece.low, math.inf if piece.high is None else piece.high
+
+
+def _is_one_value(column: Column, region: Region) -> bool:
+    """Whether a region of numbers or levels is a single value."""
+    (low, high), part = _ends(region.pieces[0]), column.codec.number_part
+    step = 1.0 if part is None else part.step
+    has_cells = part is None or part.masses or not part.step
+    return has_cells and len(region.pieces) == 1 and high - low <= 1.001 * step
