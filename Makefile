@@ -7,6 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.kdmkit-stamp
 BENCH_STAMP := .venv/.kdmkit-bench-stamp
 EXPORT_STAMP := .venv/.kdmkit-export-stamp
+LIGHTNING_STAMP := .venv/.kdmkit-lightning-stamp
 BROWSER_STAMP := .venv/.kdmkit-browser-stamp
 TABLES_STAMP := .venv/.kdmkit-tables-stamp
 DOCS_BIN := .venv-docs/bin
@@ -31,7 +32,7 @@ define run-tests
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-cpus test-oldest test-export test-browser test-ray test-lab coverage lint format demo docs \
+.PHONY: help setup test test-full test-cpus test-oldest test-export test-lightning test-browser test-ray test-lab coverage lint format demo docs \
 	linkcheck release-check bench bench-tables clean
 
 help:  ## show this list
@@ -53,6 +54,9 @@ test-oldest: $(OLDEST_STAMP)  ## all tests with the oldest dependencies allowed,
 
 test-export: $(EXPORT_STAMP)  ## torch.export and ONNX, with the extra `export`
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) tests/export
+
+test-lightning: $(LIGHTNING_STAMP)  ## heads trained by Lightning, with the extra `lightning`
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 $(PYTEST_ARGS) tests/trainers
 
 test-browser: $(BROWSER_STAMP)  ## the page of `kdmkit explore` in Chromium (KDMKIT_BROWSER=path, or found by name)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 $(PYTEST_ARGS) -m "browser and not slow" tests/browser
@@ -118,6 +122,10 @@ $(BENCH_STAMP): $(STAMP)
 
 $(EXPORT_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,export]'
+	@touch $@
+
+$(LIGHTNING_STAMP): $(STAMP)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,lightning]'
 	@touch $@
 
 $(BROWSER_STAMP): $(STAMP)

@@ -42,8 +42,8 @@ from laws.frames import LawFrame, comparable, random_frame, subject_of  # noqa: 
 # A p-value below this one, after Bonferroni's correction, rejects that frequencies agree with probabilities.
 _LEVEL = 0.01
 _MOST_ROWS = 4000
-# Events of draws that compare two columns; one question about such a comparison in so many turns of all laws.
-_SHARE_OF_PAIRS, _TURNS_OF_PAIRS = 0.1, 20
+# Events of draws that compare two columns.
+_SHARE_OF_PAIRS = 0.1
 _ADULT = [
     "age",
     "workclass",
@@ -214,11 +214,9 @@ def check(
     with tempfile.TemporaryDirectory() as folder:
         laws = Laws(table, frame, seed, saved_and_loaded(table, Path(folder)))
     every = collections.deque(sorted(laws.laws))
-    while (n := sum(records.asked.values())) < n_questions:
+    while sum(records.asked.values()) < n_questions:
         law = every.popleft()
-        # Comparisons of columns take longest.
-        is_postponed = law == "pairs" and n // len(laws.laws) % _TURNS_OF_PAIRS
-        if is_postponed or records.ask(laws, law):
+        if records.ask(laws, law):
             every.append(law)
     for _ in range(n_events):
         records.draw(laws, n_rows)

@@ -25,6 +25,7 @@ from kdmlab.common import (
     Task,
     claims_table,
     newest,
+    processes,
     provenance,
     read_rows,
     run_tasks,
@@ -43,7 +44,7 @@ PARTS: dict[Part, tuple[str, ...]] = {
 }
 #: Rows in random bags, or in bags with proportions of a Dirichlet distribution with parameters .5.
 KINDS = ("random", "varied")
-SEEDS = (0,)
+SEEDS = (0, 1, 2, 3, 4)
 _SIZE, _ROWS, _TEST_SHARE = 16, 3000, 0.3
 _LATENT, _EPOCHS, _PATIENCE, _BAGS = 16, 100, 20, 16
 
@@ -137,12 +138,20 @@ def measure(data: str, kind: str, method: str, seed: int) -> dict[str, Any]:
     return {"accuracy": float((predict(X[test]) == y[test]).mean()), "bags": len(bags), "rows": len(rows)}
 
 
-def run(folder: Path, *, part: Part | None = None, fresh: bool = False, verbose: bool = True) -> Report:
+def run(
+    folder: Path,
+    *,
+    part: Part | None = None,
+    workers: int = 1,
+    fresh: bool = False,
+    verbose: bool = True,
+) -> Report:
     """Measures what is missing and writes `bag-losses.jsonl` and `bag-losses.md`.
 
     Args:
         folder: where the results are and go.
         part: the sets to measure; None is all of them.
+        workers: the number of processes that measure at once.
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
@@ -157,7 +166,8 @@ def run(folder: Path, *, part: Part | None = None, fresh: bool = False, verbose:
         for kind in KINDS
         for method in METHODS
     ]
-    run_tasks(wanted, folder / "bag-losses.jsonl", fresh=fresh, verbose=verbose)
+    with processes(workers) as pool:
+        run_tasks(wanted, folder / "bag-losses.jsonl", fresh=fresh, verbose=verbose, pool=pool)
     return summarize(folder)
 
 

@@ -231,6 +231,11 @@ def test_bins_of_numbers_and_rare_levels():
     codes = bin_codes(number, value, None)
     assert codes[:500].unique().numel() == 1
     assert 4 <= codes.unique().numel() <= 16
+    rare = torch.cat([torch.zeros(9700), torch.linspace(-1, 2, 300)])[:, None]
+    codes = bin_codes(number, rare, None)
+    assert codes[:9700].unique().numel() == 1
+    assert codes[9700:].unique().numel() >= 6
+    assert codes[9700:].bincount().max() < 60
     level = Variable("y", kdm.Levels(100, 0.01), ())
     codes = torch.cat([torch.zeros(50), torch.ones(40), torch.arange(100)]).long()
     binned = bin_codes(level, codes, torch.arange(190) > 0)

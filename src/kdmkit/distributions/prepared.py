@@ -15,7 +15,7 @@ from kdmkit.distributions.arguments import BatchIndex
 from kdmkit.distributions.base import PartMap
 from kdmkit.distributions.component_scores import Features, Values
 from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.mixing import Entry, Mixed, add_parts, log_norms
+from kdmkit.distributions.mixing import Entry, Mixed, add_parts, sum_norms
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import Kernel
 from kdmkit.kernels.boxes import Boxes, order_in_blocks
@@ -199,7 +199,7 @@ class PreparedWeights(Weights):
         # Kernels may change queries; what they do to components is kept.
         query: Tensor = entry.kernel.term(entry.value, entry.components[:1]).tensors[0]
         averages, lse = prepared.reduce(query, staged)
-        return averages, add_parts(lse, log_norms([entry])[1])
+        return averages, add_parts(lse, sum_norms([entry], [entry.log_norm()])[1])
 
     def _sum(self, kernel: Kernel, components: Tensor) -> PreparedSum | None:
         def make() -> PreparedSum | None:

@@ -96,6 +96,10 @@ class Kernel(nn.Module, ABC):
             components: of shape `(*batch, m, *component)`.
         """
 
+    def term_and_log_norm(self, x: Tensor, components: Tensor) -> tuple[Term, Float[Tensor, "*batch_m"]]:
+        """`term` and `log_norm`: a kernel computes once what both need."""
+        return self.term(x, components), self.log_norm(components)
+
     def log_jacobian(self, x: Tensor) -> Float[Tensor, "*lead"] | None:
         """log|T′(x)| of a kernel on T(x), whose density is M·k²(T(x), T(c))·|T′(x)|; otherwise None."""
         return None
@@ -182,7 +186,7 @@ class Kernel(nn.Module, ABC):
         """`value` as a tensor of events or labels; plain numbers get the dtype and device of `like`."""
         value = as_tensor(argument, value, like=like, is_real=not self.takes_complex)
         check_event(argument, value, event_shape[len(event_shape) - self.event_rank(value) :])
-        return value.long() if is_integer(value) else value
+        return value.long() if is_integer(value) and value.dtype != torch.int64 else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         """Raises if `value` holds anything but events: NaN, a zero amplitude, an unknown label."""

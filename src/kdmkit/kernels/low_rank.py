@@ -258,12 +258,14 @@ class LowRank(Continuous):
         self.check_dimensions(components.shape[-1], x)
         if not self.rank:
             return self.diagonal.term(x, components)
-        whitened, m = self._whitened(), components.shape[-2]
-        scales, directions = whitened.scales, torch.cat(torch.broadcast_tensors(*whitened.directions), -1)
-        scales, directions = [
-            part.to(components.device).expand(*part.shape[:-2], m, -1) for part in (scales, directions)
-        ]
-        return LowRankDistance(x, components, scales, directions)
+        return _distance(x, components, self._whitened())
+
+    def term_and_log_norm(self, x: Tensor, components: Tensor) -> tuple[Term, Float[Tensor, "*batch_m"]]:
+        d = self.check_dimensions(components.shape[-1], x)
+        if not self.rank:
+            return self.diagonal.term_and_log_norm(x, components)
+        whitened = self._whitened()
+        return _distance(x, components, whitened), _log_norm(d, whitened).to(self.factors.dtype)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         self.check_dimensions(components.shape[-1], x)
@@ -278,9 +280,7 @@ class LowRank(Continuous):
         d = self.check_dimensions(components.shape[-1])
         if not self.rank:
             return self.diagonal.log_norm(components)
-        whitened = self._whitened()
-        log_volume = whitened.log_root - whitened.scales.log().sum(-1)
-        return (-0.5 * d * math.log(math.pi) - log_volume).to(self.factors.dtype)
+        return _log_norm(d, self._whitened()).to(self.factors.dtype)
 
     # ---- draws and moments
 
@@ -380,3 +380,17 @@ def _made(bandwidth: Bandwidth, factors: Tensor) -> LowRank:
     """A kernel through which gradients flow to the tensors that it was computed from."""
     fixed = FixedBandwidth(bandwidth.name, bandwidth.value, validate=False)
     return LowRank(fixed, factors)
+
+
+def _distance(x: Tensor, components: Tensor, whitened: Woodbury) -> LowRankDistance:
+    m, scales = components.shape[-2], whitened.scales
+    directions = torch.cat(torch.broadcast_tensors(*whitened.directions), -1)
+    scales, directions = [
+        part.to(components.device).expand(*part.shape[:-2], m, -1) for part in (scales, directions)
+    ]
+    return LowRankDistance(x, components, scales, directions)
+
+
+def _log_norm(d: int, whitened: Woodbury) -> Float[Tensor, "*batch_m"]:
+    log_volume = whitened.log_root - whitened.scales.log().sum(-1)
+    return -0.5 * d * math.log(math.pi) - log_volume

@@ -124,7 +124,10 @@ class ComponentStore(nn.Module, Mapping[str, Tensor]):
                 self.register_buffer(name, torch.zeros(shape, dtype=torch.int64, device=device))
 
     def __getitem__(self, name: str) -> Tensor:
-        return cast("Tensor", getattr(self, self._owners[name]))
+        # Not `getattr`, which looks for attributes first: this is read at every step.
+        owner = self._owners[name]
+        tensor = self._parameters.get(owner)
+        return cast("Tensor", self._buffers[owner] if tensor is None else tensor)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._owners)
@@ -231,7 +234,8 @@ class KDMLayer(nn.Module, ABC):
         self._make_weights(start, trainable=train_weights)
 
     def _kernels(self) -> dict[str, Kernel]:
-        return {name: self.kernel(name) for name in self.variables}
+        kernels: Any = self.kernels
+        return {name: kernels[self._shared.get(name, name)] for name in self.variables}
 
     @property
     def _snapshot(self) -> PartMap | None:
@@ -266,7 +270,7 @@ class KDMLayer(nn.Module, ABC):
 
     def _evidence(self, values: dict[str, Any]) -> dict[str, Any]:
         """Arguments of `infer` for a distribution of `_parts`: without gradients, they are copied as well."""
-        if self._snapshot is snapshot:
+        if not torch.is_grad_enabled() and self._snapshot is snapshot:
             for name, value in values.items():
                 if isinstance(value, Tensor):
                     values[name] = snapshot(value)

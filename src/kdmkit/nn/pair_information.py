@@ -159,9 +159,9 @@ def _codings(
 def bin_codes(variable: Variable, value: Tensor, observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
     """The bin of every value, −1 if it is missing.
 
-    Numbers go into bins between their quantiles; repeated values stay together. Codes of a discrete kernel
-    are bins themselves, rare ones share one. Events of several dimensions are binned along the direction of
-    their largest variance. Observed NaN, which is a state, has a separate bin.
+    Numbers go into bins between their quantiles; frequent values have bins of their own. Codes of a
+    discrete kernel are bins themselves, rare ones share one. Events of several dimensions are binned along
+    the direction of their largest variance. Observed NaN, which is a state, has a separate bin.
     """
     if variable.kernel.discrete:
         codes = value.long() if is_integer(value) else value.abs().flatten(1).argmax(-1)
@@ -200,10 +200,20 @@ def main_direction(value: Tensor, observed: Bool[Tensor, " n"] | None) -> Float[
 def quantile_bins(
     x: Float[Tensor, " n"], observed: Bool[Tensor, " n"] | None, most: int
 ) -> Int[Tensor, " n"]:
-    """At most so many bins between quantiles; repeated values stay together. Observed NaN has its own bin."""
+    """Codes of bins between quantiles, at most twice as many as `most`. Observed NaN has its own bin.
+
+    A value that more than 1/most of the rows have has its own bin, and the quantiles are those of the other
+    values: few numbers beside many zeros still make bins, of about n/most² rows at least.
+    """
     seen = x[x.isfinite() if observed is None else x.isfinite() & observed]
     some = seen[:: max(1, len(seen) // _SAMPLE)].sort().values
-    edges = some[torch.arange(1, most) * len(some) // most].unique() if len(some) else seen
+    values, counts = some.unique_consecutive(return_counts=True)
+    frequent = values[counts * most > len(some)]
+    rest = some[~torch.isin(some, frequent)]
+    n_bins = min(max(1, most - len(frequent)), len(rest) * most**2 // max(1, len(some)))
+    cuts = rest[torch.arange(n_bins)[1:] * len(rest) // max(1, n_bins)]
+    behind = torch.nextafter(frequent, torch.full_like(frequent, torch.inf))
+    edges = torch.cat([frequent, behind, cuts]).unique()
     codes = torch.searchsorted(edges, x.contiguous(), right=True)
     codes = torch.where(x.isnan(), len(edges) + 1, codes)
     return codes if observed is None else torch.where(observed, codes, -1)

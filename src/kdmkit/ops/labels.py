@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.runtime import compiles_reverse_mode, only_reverse_mode
 from kdmkit._core.tensors import full_precision
 from kdmkit.ops import dense
 from kdmkit.ops.dense import reduce_scores_given, sum_scores
@@ -54,8 +54,8 @@ def log_labels_given(
     query, components, on_cpu = distance.query, distance.components, distance.query.device.type == "cpu"
     largest = dense.LARGEST_ON_CPU if on_cpu else dense.LARGEST_ELSEWHERE
     is_usual = (
-        # First: while a compiler traces, comparisons of sizes would become conditions.
-        only_reverse_mode()
+        # First: while others trace, comparisons of sizes would become conditions.
+        (only_reverse_mode() or (not on_cpu and compiles_reverse_mode()))
         and query.dtype == components.dtype == table.dtype == log_weights.dtype == torch.float32
         and query.device.type == components.device.type == table.device.type
         and query.ndim == components.ndim == distance.scale.ndim == table.ndim == codes.ndim == 2
@@ -121,47 +121,66 @@ class _LogLabels(torch.autograd.Function):
 
 
 class _QueuedLabels(torch.autograd.Function):
-    """`_LogLabels` without a number that is read: labels may be as rare as they are."""
+    """`_LogLabels` without a number that is read: labels may be as rare as they are.
+
+    A device waits for every operation to be queued, so there are few, however small.
+    """
 
     @staticmethod
     def forward(ctx: Any, are_amplitudes: bool, *inputs: Any) -> Tensor:
         query, components, scale, log_weights, table, codes = inputs
         with full_precision(query.device.type):
             centre = robust_centre(components)
-            points = ScaledPoints.about(centre, query, components, scale, torch.float32)
-            log_prior = torch.log_softmax(points.scores(log_weights), -1)
-            log_likelihood = table
-            if are_amplitudes:
-                log_likelihood = torch.log_softmax(table.abs().log_().mul_(2), -1)
-            together = log_prior + log_likelihood.mT.index_select(0, codes.squeeze(-1))
+            x, c = (query - centre).mul_(scale), (components - centre).mul_(scale)
+            lengths = torch.linalg.vector_norm(c, dim=-1)
+            bias = torch.addcmul(log_weights, lengths, lengths, value=-1)
+            log_prior = torch.log_softmax(torch.addmm(bias, x, c.mT, alpha=2), -1)
+            log_likelihood = torch.log_softmax(torch.xlogy(2, table.abs()), -1) if are_amplitudes else table
+            together = log_likelihood.mT.index_select(0, codes.squeeze(-1)).add_(log_prior)
             posterior = torch.softmax(together, -1)
             # The largest entry of a softmax is 1 over the sum; NaN if the label is impossible.
             largest = posterior.amax(-1).nan_to_num_(1.0)
-            log_probs = together.amax(-1) - largest.log_()
+            log_probs = together.amax(-1).sub_(largest.log_())
         likelihood = log_likelihood if are_amplitudes else None
-        points.save(ctx, *inputs, log_prior, posterior, likelihood)
+        ctx.save_for_backward(*inputs, x, c, log_prior, posterior, likelihood)
         return log_probs
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        points, (*inputs, log_prior, posterior, log_likelihood) = ScaledPoints.saved(ctx)
-        needs, (table, codes) = ctx.needs_input_grad[1:], inputs[4:]
+        *inputs, x, c, log_prior, posterior, log_likelihood = ctx.saved_tensors
+        needs, (scale, _, table, codes) = ctx.needs_input_grad[1:], inputs[2:]
         if torch.is_grad_enabled():
             outputs = _differentiable_labels(log_likelihood is not None, *inputs)
             return None, *differentiable_gradients(outputs, inputs, needs, (gradient,))
-        by_query, by_table = gradient.unsqueeze(-1), None
+        by_query = by_components = by_scale = by_table = None
         with full_precision(gradient.device.type):
             # An impossible label, with NaN in its posterior, gives no gradient.
-            slopes = (posterior - log_prior.exp()).mul_(by_query).nan_to_num_(0.0)
-            if needs[4]:
-                by_table = posterior.nan_to_num(0.0).mT @ scatter_by_code(codes, by_query, table)
-                if log_likelihood is not None:
-                    total = by_table.sum(-1, keepdim=True)
-                    by_table.addcmul_(log_likelihood.exp(), total, value=-1).mul_(2).div_(table)
-                    by_table.nan_to_num_(0.0, 0.0, 0.0)  # an amplitude of 0 stays
+            by_joint = (posterior * gradient.unsqueeze(-1)).nan_to_num_(0.0)
+            slopes = _log_softmax_gradient(by_joint, log_prior)
+            if needs[4] and log_likelihood is None:
+                by_table = by_joint.mT @ scatter_by_code(codes, 1.0, table)
+            elif needs[4]:
+                # log p is twice log |a|, and an amplitude of 0 stays.
+                by_table = by_joint.mT @ scatter_by_code(codes, 2.0, table)
+                by_table = _log_softmax_gradient(by_table, log_likelihood).div_(table)
+                by_table.nan_to_num_(0.0, 0.0, 0.0)
             by_weights = slopes.sum(0)
-            by_points = points.gradients(slopes, needs[:3], by_weights, rows_cancel=True)
-        return None, *by_points, by_weights, by_table, None
+            if needs[0]:
+                # Slopes of a query add up to 0: its own distance to the centre drops out.
+                by_query = (slopes @ c).mul_(2 * scale)
+            if needs[1] or needs[2]:
+                # Twice Σ_i slopes_ij x_i: with a factor of 0, `addmm` ignores its first argument.
+                pulled = torch.addmm(c, slopes.mT, x, beta=0, alpha=2)
+                column = by_weights.unsqueeze(-1)
+                by_components = torch.addcmul(pulled, column, c, value=-2).mul_(scale)
+                moments = torch.addcmul(pulled, column, c, value=-1).mul_(c)
+                by_scale = moments.sum_to_size(scale.shape).div_(scale).mul_(2)
+        return None, by_query, by_components, by_scale, by_weights, by_table, None
+
+
+def _log_softmax_gradient(gradient: Tensor, log_softmax: Tensor) -> Tensor:
+    """The gradient by scores, from that by their `log_softmax`, in one operation."""
+    return torch._log_softmax_backward_data(gradient, log_softmax, -1, gradient.dtype)
 
 
 def _by_table(by_likelihood: Tensor, likelihood: Tensor, norms: Tensor | None, table: Tensor) -> Tensor:
@@ -172,9 +191,12 @@ def _by_table(by_likelihood: Tensor, likelihood: Tensor, norms: Tensor | None, t
     return by_likelihood.sub_(mean).mul_(table).div_(norms).mul_(2)
 
 
-def scatter_by_code(codes: Tensor, values: Float[Tensor, "n 1"], table: Tensor) -> Float[Tensor, "n k"]:
+def scatter_by_code(
+    codes: Tensor, values: Float[Tensor, "n 1"] | float, table: Tensor
+) -> Float[Tensor, "n k"]:
     """A matrix with value i in the column of code i, and zeros."""
-    return values.new_zeros(len(values), table.shape[-1]).scatter_(1, codes.long(), values)
+    dtype = values.dtype if isinstance(values, Tensor) else table.dtype
+    return codes.new_zeros(len(codes), table.shape[-1], dtype=dtype).scatter_(1, codes.long(), values)
 
 
 def _differentiable_labels(are_amplitudes: bool, *inputs: Any) -> tuple[Tensor]:

@@ -37,6 +37,8 @@ def encode(name: str, value: Any) -> Any:
         return [encode(name, item) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: encode(name, item) for key, item in value.items()}
+    if isinstance(value, dict) and all(isinstance(key, int | float | str | np.generic) for key in value):
+        return {"$pairs": [[encode(name, key), encode(name, item)] for key, item in value.items()]}
     if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
         return {"$array": encode(name, value.tolist()), "dtype": value.dtype.str}
     if isinstance(value, nn.Module):
@@ -53,6 +55,8 @@ def decode(value: Any) -> Any:
         return value
     if "$float" in value:
         return float(value["$float"])
+    if "$pairs" in value:
+        return {decode(key): decode(item) for key, item in value["$pairs"]}
     if "$array" in value:
         return _decode_array(decode(value["$array"]), np.dtype(value["dtype"]))
     return {key: decode(item) for key, item in value.items()}

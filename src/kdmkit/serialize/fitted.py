@@ -46,6 +46,7 @@ _PRIVATE = ("_seed", "_n_draws", "_flat_target", "_calibration")
 _PARAMETERS: dict[str, Any] = {
     "encoder": nn.Module | Literal["mlp"] | None,
     "decoder": nn.Module | Literal["mlp"] | None,
+    "class_weight": dict[str | float, float] | Literal["balanced"] | None,
     "types": dict[str, str] | None,
     "schema": None,
     "targets": list[str] | str | None,

@@ -299,7 +299,7 @@ class TableRecipe:
     """
 
     rows_per_component: int = 14
-    components_per_root: float = 1.5
+    components_per_root: float = 1.25
     most_components: int = 256
     fine_share: float = 0.4
     fine_components_per_root: float = 2.0
@@ -307,14 +307,14 @@ class TableRecipe:
     fewest_shrinkage: float = 0.1
     most_shrinkage: float = 5.0
     fewest_presence_shrinkage: float = 0.01
-    independent_shrinkage: float = 1e3
+    independent_shrinkage: float = 20.0
     doubtful_shrinkage: float = 0.1
     fading: float = 0.0
     masking_fading: float = 2.0
     averaging: float = 0.1
     batches: int = 8
     smallest_batch: int = 64
-    largest_batch: int = 1024
+    largest_batch: int = 512
     rate: float = 0.2
     schedule: Schedule = "cosine"
     betas: tuple[float, float] = (0.9, 0.95)
@@ -383,7 +383,6 @@ TARGET_RECIPE = TableRecipe(
     components_per_root=1.0,
     fewest_shrinkage=1.0,
     most_shrinkage=20.0,
-    independent_shrinkage=20.0,
     doubtful_shrinkage=math.inf,
     averaging=0.2,
     smallest_batch=256,

@@ -107,11 +107,14 @@ def test_few_values_are_levels() -> None:
     assert isinstance(fit_numbers(RNG.integers(0, 30, 200).astype(float)), NumberPart)
     prices = RNG.choice(np.round(RNG.gamma(2, 40, 100), 2), 3000)
     assert isinstance(fit_numbers(prices), RankPart)
+    assert isinstance(fit_numbers(np.tile(prices, 2)), CodePart)
+    several = RNG.choice(np.round(RNG.gamma(2, 40, 200), 2), 20_000)
+    assert isinstance(fit_numbers(several), RankPart)
 
 
 def test_numbers_of_a_list_are_modelled_by_their_places() -> None:
     """All masses are on numbers of the list, near places are alike, and numbers come back exactly."""
-    numbers = RNG.choice(np.round(np.cumsum(RNG.gamma(2, 3, 60)), 2), 3000)
+    numbers = RNG.choice(np.round(np.cumsum(RNG.gamma(2, 3, 60)), 2), 2000)
     part = fit_numbers(numbers)
     assert isinstance(part, RankPart)
     n = len(part.numbers)

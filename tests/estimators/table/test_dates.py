@@ -36,6 +36,7 @@ def dates(start: str, span: int, unit: str, n: int = 300) -> np.ndarray:
         (dates("1920-01-01", 30000, "D"), ("day",), 0),
         (dates("2010-01", 100, "M"), ("year", "month"), 0),
         (dates("1950", 70, "Y"), ("year",), 0),
+        (np.arange("1974-01", "1984-01", 3, "datetime64[M]").astype("M8[us]"), ("year", "quarter"), 0),
         (dates("2024-01-01T00", 300 * 24, "h"), ("week", "weekday", "time"), 3_600_000_000),
         (dates("1969-01-01T00:00", 200 * 1440, "m"), ("week", "weekday", "time"), 60_000_000),
         (dates("2024-01-01T00:00:00", 20 * 86400, "s"), ("day", "time"), 1_000_000),

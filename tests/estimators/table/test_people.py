@@ -162,6 +162,10 @@ def test_levels_are_no_markers(levels: list[str]) -> None:
         ["8/6/20 18:57", "7/31/20 9:50", "12/31/20 0:05"],
         ["June 22, 2018", "July 6, 2018"],
         ["6-Aug-09", "17-Aug-09"],
+        ["Jan-1-1995", "Feb-1-1995", "Dec-31-1996"],
+        ["2021-Mar-04", "2021-Dec-31"],
+        ["1974Q1", "1974Q4", "1975Q2"],
+        ["Q3 2020", "Q1 2021"],
     ],
 )
 def test_dates_come_back_as_they_were_written(texts: list[str]) -> None:
@@ -175,6 +179,60 @@ def test_years_of_two_digits_are_of_the_last_hundred() -> None:
     schema = Schema.from_frame({"day": ["25/11/63", "5/11/63", "12/2/64"] * 10})
     assert schema.columns["day"].codec.numbers is not None
     assert "1963" in str(schema.columns["day"].codec.read_text("25/11/63"))
+
+
+def test_quarters() -> None:
+    """A quarter is one of four digits of a year: no draw and no question knows months."""
+    texts = [f"{year}Q{quarter}" for year in range(1974, 1990) for quarter in (1, 2, 3, 4)] * 2
+    table = kdm.KDMTable(n_components=4, max_epochs=3, random_state=0).fit({"period": texts})
+    codec = table.columns_["period"].codec
+    assert codec.describe() == "year + quarter"
+    assert codec.read_text("1974q2") == "1974-04-01"
+    parts = [table.probability(f"period = 1980Q{quarter}") for quarter in (1, 2, 3, 4)]
+    assert sum(parts) == pytest.approx(table.probability("period = 1980"), abs=1e-7)
+    assert table.probability("period > 1980Q1 and period < 1980Q4") == pytest.approx(
+        sum(parts[1:3]), abs=1e-7
+    )
+    drawn = table.sample(100, random_state=0)["period"]
+    assert all(re.fullmatch(r"\d{4}Q[1-4]", text) for text in drawn)
+    loaded = Schema.from_config(json.loads(json.dumps(table.schema_.config())))
+    assert loaded.columns["period"].codec.describe() == "year + quarter"
+
+
+@pytest.mark.parametrize("text", ["1974Q5", "1974Q04", "1974Q", "Q1"])
+def test_what_is_no_quarter(text: str) -> None:
+    assert kinds({"x": ["1974Q1", "1974Q2", text] * 10}) == {"x": "category"}
+
+
+def test_names_are_texts_and_keys_are_not() -> None:
+    """New identifiers in draws would be names that nobody has."""
+    names = ["".join(rng) for rng in (RNG.choice(list("aeiourstln"), (N, 7)))]
+    frame = {
+        "first_name": [f"{name.title()} {name[0].upper()}." for name in names],
+        "hash": names,
+        "sku": [f"AB-{i:04}" for i in range(N)],
+        "user_id": [name.title() for name in names],
+    }
+    taken = {"first_name": "text", "hash": "identifier", "sku": "identifier", "user_id": "identifier"}
+    assert kinds(frame) == taken
+
+
+def test_missing_states_and_the_country_na() -> None:
+    """Among codes of states NA is a missing cell; among those of countries a level, which a warning names."""
+    states = ["AK", "AL", "AZ", "CA", "CO", "DC", "FL", "MA", "NY", "PR", "TX", "WA", "NA"]
+    countries = ["AR", "CA", "CN", "DE", "FR", "GB", "IN", "JP", "KE", "US", "ZA", "NA"]
+    schema = Schema.from_frame({"state": states * 10})
+    assert schema.columns["state"].storage.markers == ("NA",)
+    with pytest.warns(UserWarning, match="'NA' is a level among codes of two letters"):
+        table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit({"country": countries * 10})
+    assert "NA" in table.levels("country")
+
+
+def test_sixteen_digits_come_back() -> None:
+    texts = ["8.187000000000001", "3.4530000000000003", "5.5710000000000015", "0.00012345678901234567"]
+    writing = NumberWriting.of(texts)
+    assert writing is not None
+    assert [writing.read(writing.write(float(text))) for text in texts] == [float(text) for text in texts]
 
 
 def test_seasons_are_no_months() -> None:

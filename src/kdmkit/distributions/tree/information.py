@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -11,8 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit.distributions.event_inference import CaseScores
 from kdmkit.distributions.tree.condition import Conditioned
 from kdmkit.distributions.tree.states import Scores, States, add_scores
+from kdmkit.ops.blocks import slices
 
 if TYPE_CHECKING:
     from kdmkit.distributions.tree.tree_kdm import TreeKDM
@@ -86,6 +90,99 @@ def _log_pairs(states: States, given: Scores, a: int, b: int) -> Float[Tensor, "
     scores[a] = add_scores(each_state, scores[a])
     beta, shift = states.collect(scores, b)
     return beta + shift.unsqueeze(-1)
+
+
+def summed_pairs(tree: States | Conditioned, a: str, b: str, scores: CaseScores) -> Float[Tensor, "k_a k_b"]:
+    """Σ_i p(z_a, z_b, case i) of the nodes of two variables, given the evidence of the tree, if any.
+
+    Sums are of products in float64: cases without probability but for underflow do not count.
+    """
+    states = tree if isinstance(tree, States) else tree.states
+    node_of = states.topology.node_of
+    factors: list[Any] = [None] * len(states.topology.nodes)
+    for name, (relative, tops) in scores.items():
+        factor = (relative.double() + tops.double().unsqueeze(-1)).exp()
+        factors[node_of[name]] = _product(factors[node_of[name]], factor)
+    return _given_evidence(tree, node_of[a], node_of[b], factors)
+
+
+def _product(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """The product of two factors; None stands for 1."""
+    return b if a is None else a if b is None else a * b
+
+
+def _given_evidence(
+    tree: States | Conditioned, a: int, b: int, factors: Sequence[Float[Tensor, "n k"] | None]
+) -> Float[Tensor, "k_a k_b"]:
+    if isinstance(tree, States):
+        return _summed_pairs(tree, a, b, factors)
+    states, weights = tree.states, tree.pieces.log_weights
+    shares = [1.0] if weights is None else weights.double().exp().tolist()
+    total = torch.zeros_like(states.log_root[:1]).double()
+    for piece, share in enumerate(shares):
+        given = [None if f is None else f[[min(piece, len(f) - 1)]].double().exp() for f in tree.factors]
+        both = [_product(f, g) for f, g in zip(factors, given, strict=True)]
+        evidence = _upto(states, 0, [], given).sum()
+        total = total + share / evidence * _summed_pairs(states, a, b, both)
+    return total
+
+
+def _summed_pairs(
+    states: States, a: int, b: int, factors: Sequence[Tensor | None]
+) -> Float[Tensor, "k_a k_b"]:
+    path = _path(states.topology.parents, a, b)
+    # Everything beside the path, by its nodes.
+    beside = [_upto(states, node, path, factors) for node in path]
+    tables = [_table(states, *edge) for edge in pairwise(path)]
+    if len(path) == 1:
+        return torch.diag(beside[0].sum(0))
+    rows, k = max(len(part) for part in beside), max(states.sizes)
+    beside = [part.expand(rows, -1) for part in beside]
+    total = torch.zeros_like(states.log_root[:1]).double()
+    for part in slices(rows, max(1, _ENTRIES // k**2)):
+        # p(z_a, z of the last node but one, case), and then the sum over cases.
+        first, *between, last = (one[part] for one in beside)
+        if not between:
+            total = total + first.mT @ last * tables[0]
+            continue
+        reached = first.unsqueeze(-1) * tables[0] * between[0].unsqueeze(-2)
+        for table, factor in zip(tables[1:-1], between[1:], strict=True):
+            reached = reached @ table * factor.unsqueeze(-2)
+        total = total + torch.einsum("nij,nk,jk->ik", reached, last, tables[-1])
+    return total
+
+
+def _path(parents: Sequence[int], a: int, b: int) -> list[int]:
+    """The nodes from a to b."""
+    above = [[node] for node in (a, b)]
+    for nodes in above:
+        while parents[nodes[-1]] >= 0:
+            nodes.append(parents[nodes[-1]])
+    first, second = above
+    shared = set(first) & set(second)
+    meeting = next(node for node in first if node in shared)
+    return [*first[: first.index(meeting) + 1], *second[: second.index(meeting)][::-1]]
+
+
+def _table(states: States, source: int, target: int) -> Float[Tensor, "k_source k_target"]:
+    """The factor of an edge, from one of its nodes to the other."""
+    if states.topology.parents[target] == source:
+        return states.tables.log_table(target).double().exp()
+    return states.tables.log_table(source).double().exp().mT
+
+
+def _upto(
+    states: States, node: int, without: Sequence[int], factors: Sequence[Tensor | None]
+) -> Float[Tensor, "n k"]:
+    """p(z_node, cases) of a part of the tree: that which is reached from a node not through others."""
+    parents, factor = states.topology.parents, factors[node]
+    belief = states.log_root.double().exp() if node == 0 else torch.ones(()).to(states.log_root).double()
+    belief = belief.expand(1, states.sizes[node]) if factor is None else belief * factor
+    around = [child for child, parent in enumerate(parents) if parent == node] + [parents[node]]
+    for other in around:
+        if other >= 0 and other not in without:
+            belief = belief * (_upto(states, other, [node], factors) @ _table(states, other, node))
+    return belief
 
 
 def _value_pairs(tree: TreeKDM, a: str, b: str) -> Float[Tensor, "n_a n_b"] | None:

@@ -33,7 +33,7 @@ from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.completion import Completion, complete
 from kdmkit.distributions.tree.condition import Conditioned, NodeWeights
 from kdmkit.distributions.tree.drawing import draw_states
-from kdmkit.distributions.tree.information import MutualInformation, between_variables
+from kdmkit.distributions.tree.information import MutualInformation, between_variables, summed_pairs
 from kdmkit.distributions.tree.sources import (
     EvidencePieces,
     ScorePieces,
@@ -44,7 +44,6 @@ from kdmkit.distributions.tree.sources import (
     scores_by_node,
 )
 from kdmkit.distributions.tree.states import (
-    AnyScores,
     States,
     Topology,
     build_states,
@@ -218,11 +217,8 @@ class TreeKDM(NamedVariables):
         if isinstance(self._tree, Conditioned):
             return self._tree.log_prob(sources)
         states = self._tree
-
-        def total(scores: AnyScores, tops: Any) -> tuple[Tensor]:
-            return (log_total(states, scores, tops),)
-
-        return in_blocks(total, [sources], states.sizes, states.batch_shape, indexed=True)[0]
+        shape = states.sizes, states.batch_shape
+        return in_blocks(lambda *part: (log_total(states, *part),), [sources], *shape, indexed=True)[0]
 
     def marginals(self, *names: str) -> dict[str, KDM]:
         """The distributions of several variables, each by itself; of all variables if no name is given.
@@ -276,6 +272,9 @@ class TreeKDM(NamedVariables):
         weights_given = beta - torch.where(torch.isneginf(total), 0.0, total).unsqueeze(-1)
         return weights_given, with_shift(total, shift + tops)
 
+    def _pairs_given(self, a: str, b: str, scores: CaseScores) -> Float[Tensor, "k_a k_b"]:
+        return summed_pairs(self._tree, a, b, scores)
+
     def _mixture_given(self, names: Sequence[str], answers: Sequence[Answered]) -> TreeKDM:
         log_evidence = torch.cat([answer.log_evidence for answer in answers])
         total = safe_logsumexp(log_evidence)
@@ -289,8 +288,8 @@ class TreeKDM(NamedVariables):
                 factors[node] = torch.cat([z if p is None else p for p, z in zip(parts, zeros, strict=True)])
         pieces = ScorePieces(factors, (log_evidence - total).to(like) if len(log_evidence) > 1 else None)
         given = self._given(pieces)
-        condition = Conditioned(given.states, given.pieces, total)
-        pruned = condition.pruned({places[name] for name in names}, names)
+        nodes = {places[name] for name in names}
+        pruned = Conditioned(given.states, given.pieces, total).pruned(nodes, names)
         return self._made(*self._parts(names), pruned, self._validate_args)
 
     def _with_evidence_of(self, log_evidence: Tensor) -> TreeKDM:

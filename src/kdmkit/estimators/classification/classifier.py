@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -26,9 +27,11 @@ from kdmkit.estimators.common.arrays import (
     Array,
     check_fraction,
     checked_rows,
+    class_weighted,
     plain,
     to_tensor,
     weighted_rows,
+    weights_of_classes,
 )
 from kdmkit.estimators.common.chunks import KeptRows, add_chunk, chunk_generator, thinned
 from kdmkit.estimators.common.cross_fit import check_trend, has_trend
@@ -82,6 +85,10 @@ class KDMClassifier(JointClassifier):
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x); `"auto"` is 1 with a trend, behind
             the encoder `"mlp"` and for `"likelihood"`, otherwise 0. Behind an encoder p(x) is that of its
             latent vectors.
+        class_weight: weights of classes, which multiply those of rows: a mapping from label to weight (1 for
+            labels that it leaves out), or `"balanced"`, which gives every class the same total weight. The
+            model, p(y) and p(x) included, is then that of the weighted rows: its probabilities are calibrated
+            for data with such shares of the classes. `novelty` compares with the rows as they are.
         sigma: bandwidth, a length among standardised features. `"auto"` starts from typical distances
             (learned methods) or maximises the leave-one-out likelihood of the labels
             (nonparametric; `"loo"` means the same there, and `"scott"` and `"silverman"` are rules of thumb);
@@ -135,6 +142,7 @@ class KDMClassifier(JointClassifier):
     encoder: Any = None
     decoder: Any = None
     generative_weight: float | Literal["auto"] = "auto"
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
     sigma: Any = "auto"
     noise: float = 0.3
     head_epochs: int = 0
@@ -199,6 +207,8 @@ class KDMClassifier(JointClassifier):
     def _draw_rows(self, n: int) -> tuple[Array, Array]:
         """Rows and labels that stand for those of a fit."""
         probs = self.module_.joint().marginal("y").probs.double().cpu().numpy()
+        if isinstance(self.class_weight, Mapping):
+            probs = probs / weights_of_classes(self.class_weight, self.classes_)
         counts = np.random.default_rng(self._seed).multinomial(n, probs / probs.sum())
         drawn = [(label, count) for label, count in zip(self.classes_, counts, strict=True) if count]
         X = np.concatenate([self.sample(int(k), y=label, random_state=self._seed) for label, k in drawn])
@@ -215,7 +225,7 @@ class KDMClassifier(JointClassifier):
         if len(classes) < 2:
             raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes.tolist()[0]!r}"))
         x, labels = to_tensor(X), torch.from_numpy(np.searchsorted(classes, y)).long()
-        rows = (x, labels, weights, len(classes))
+        rows = (x, labels, class_weighted(self.class_weight, weights, labels, classes), len(classes))
         histories: dict[str, list[dict[str, float]]] = {"joint": []}
         with self._seeded():
             if self.method == "nonparametric":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
@@ -84,6 +85,40 @@ def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ..
     weights = weights[present] / weights.max()
     weights = weights / weights.mean()
     return torch.from_numpy(weights), X[present], *(other[present] for other in others)
+
+
+def weights_of_classes(class_weight: Any, classes: Array) -> Array:
+    """The weight of every class, as scikit-learn reads `class_weight`: classes that it leaves out have 1."""
+    if not isinstance(class_weight, Mapping):
+        wanted = "None, 'balanced' or a mapping from label to weight"
+        raise TypeError(bad_argument("class_weight", wanted, repr(class_weight)))
+    try:
+        weights = compute_class_weight(dict(class_weight), classes=classes, y=classes)
+        positive = bool((np.isfinite(weights) & (weights > 0)).all())
+    except (ValueError, TypeError) as error:
+        raise ValueError(bad_argument("class_weight", f"labels of {classes.tolist()}", error)) from error
+    if not positive:
+        raise ValueError(bad_argument("class_weight", "finite numbers > 0", dict(class_weight)))
+    return weights
+
+
+def class_weighted(
+    class_weight: Any, weights: Float[Tensor, " n"] | None, labels: Int[Tensor, " n"], classes: Array
+) -> Float[Tensor, " n"] | None:
+    """Weights of rows times those of their classes, with mean 1; "balanced" gives all classes the same total.
+
+    >>> class_weighted("balanced", None, torch.tensor([0, 0, 0, 1]), np.arange(2))
+    tensor([0.6667, 0.6667, 0.6667, 2.0000], dtype=torch.float64)
+    """
+    if class_weight is None:
+        return weights
+    rows = torch.ones(len(labels), dtype=torch.float64) if weights is None else weights
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        by_class = torch.bincount(labels, rows, len(classes)).reciprocal()
+    else:
+        by_class = torch.from_numpy(weights_of_classes(class_weight, classes))
+    product = rows * by_class[labels]
+    return product / product.mean()
 
 
 def merge_rows(

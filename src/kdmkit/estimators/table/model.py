@@ -143,7 +143,7 @@ def train_layer(
         masking_fading=recipe.masking_fading,
         targets=targets,
         centre_step=recipe.centre_step,
-        exact_counts=settings.presences if share == 1 else False,
+        exact_counts=settings.presences & set(layer.variables) if share == 1 else False,
         identity=settings.identity,
     )
 

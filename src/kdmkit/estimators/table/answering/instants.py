@@ -32,8 +32,8 @@ Case = dict[str, tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]]
 #: P(less), P(equal) and P(greater) for every pair of components.
 Signs = list[Float[Tensor, "m k"]]
 
-# Tails of days that are left out, and the mass of pairs of days and components that is.
-_LEAST, _LEFT_OUT = 1e-9, 1e-10
+# Tails of days that are left out.
+_LEAST = 1e-9
 # Rows of evidence that are answered together.
 _ROWS = 4096
 # Times of day share cells if their clocks have more units than this.
@@ -225,29 +225,8 @@ def _same_day(left: Instants, right: Instants, case: Case, n: int, signs: Any) -
             for which in ("at", "after")
         )
         return [0.0, at, after] if left.time else [after, at, 0.0]
-    both = _pairs_on_days(rho, left.time, right.time, case)
+    both = rho._pairs_given(left.time, right.time, case)
     return [float((both * table).sum()) for table in signs()]
-
-
-def _pairs_on_days(rho: Any, left: str, right: str, case: Case) -> Float[Tensor, "m k"]:
-    """P(components of two variables, evidence), summed over the rows of a case."""
-    m, k, device = len(rho.components[left]), len(rho.components[right]), rho.components[left].device
-    only = torch.eye(m, dtype=torch.float64, device=device).log()
-    index = torch.arange(m, device=device)
-    row = torch.zeros_like(index)
-    if case:
-        weights, log_mass = rho._weights_given(left, case)
-        shares, order = (weights.double() + log_mass.double().unsqueeze(-1)).exp().flatten().sort()
-        order = order[shares.cumsum(0) > _LEFT_OUT * shares.sum()]
-        row, index = order // m, order % m
-    both = only.new_zeros(m, k)
-    for part in slices(len(row), _ROWS):
-        rows, at = row[part], index[part]
-        scores = {name: (relative[rows], top[rows]) for name, (relative, top) in case.items()}
-        scores[left] = only[at], only.new_zeros(len(at))
-        weights, log_mass = rho._weights_given(right, scores)
-        both.index_add_(0, at, (weights.double() + log_mass.double().unsqueeze(-1)).exp())
-    return both
 
 
 def time_signs(left: Instants, right: Instants) -> Signs:

@@ -138,11 +138,7 @@ class Comparison:
 
     def _shares(self, first: Column, second: Column, tables: Sequence[Float[Tensor, "m k"]]) -> list[float]:
         """Averages of tables over the pairs of components."""
-        components = self.rho.components[first.variables[0]]
-        only = torch.eye(len(components), device=components.device).log().to(components)
-        case = {first.variables[0]: (only, only.new_zeros(len(components)))}
-        weights, log_mass = self.rho._weights_given(second.variables[0], case)
-        both = (weights.double() + log_mass.double().unsqueeze(-1)).exp()
+        both = self.rho._pairs_given(first.variables[0], second.variables[0], {})
         return [float((both * table).sum()) for table in tables]
 
     def _summed(self, values: list[Any], first: Column, second: Column) -> list[float]:

@@ -22,6 +22,9 @@ _LIST_VALUES = 256
 _LIST_ROWS_PER_VALUE = 20
 _LIST_MEDIAN_ROWS = 5
 _LIST_OCCUPANCY = 0.25
+# Those of at most this many values, with rows enough for each on average, are levels, too: neighbours in a
+# list of wages by state have nothing in common.
+_LIST_LEVELS = 128
 # An atom has at least this many rows and this share of them, and stands out against its neighbours.
 _ATOM_ROWS = 8
 _ATOM_SHARE = 0.001
@@ -59,7 +62,11 @@ def fit_numbers(numbers: np.ndarray, digits: int = 15) -> Part:
     grid = resolution(counts, digits)
     if takes_codes(counts):
         return code_part(counts.numbers, counts.total)
-    return rank_part(counts) if is_list(counts, grid) else number_part(counts, grid)
+    if not is_list(counts, grid):
+        return number_part(counts, grid)
+    n = len(counts.numbers)
+    are_levels = n <= _LIST_LEVELS and counts.total >= _ROWS_PER_VALUE * n
+    return code_part(counts.numbers, counts.total) if are_levels else rank_part(counts)
 
 
 def smoothing(n_levels: int, n_rows: int) -> float:

@@ -1,4 +1,4 @@
-"""Dates as digits, texts and times of zones."""
+"""Dates as digits and times of zones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Interval, Region, Union
 
 DAY = 86_400_000_000  # microseconds
@@ -32,7 +31,7 @@ class Calendar:
     """Dates as digits. The digits of a later date are greater, read from the first one.
 
     Attributes:
-        digits: names of the digits: the first of year, month, day, week and season is not bounded.
+        digits: names of the digits: the first of year, month, quarter, day, week and season is not bounded.
         sizes: how many values each digit has; 0 for the first one.
         clock: microseconds of one unit of the time of day; 0 if dates have none.
     """
@@ -45,17 +44,23 @@ class Calendar:
     def fit(cls, dates: np.ndarray) -> Calendar:
         """The digits for dates `datetime64[us]` without missing ones.
 
-        Dates that all fall on one day of the month are months. Otherwise there are the week and the weekday,
-        or only the day if dates span less than eight weeks or more than thirty years. Spans of two to
-        thirty years have seasons: a year of 52 weeks, the week in it, and the weekday. Dates that have a time
-        of day have it as their last digit.
+        Dates that are all first days of months are months, quarters or years. Otherwise there are the week
+        and the weekday, or only the day if dates span less than eight weeks or more than thirty years. Spans
+        of two to thirty years have seasons: a year of 52 weeks, the week in it, and the weekday. Dates that
+        have a time of day have it as their last digit.
         """
         days = dates.astype("datetime64[D]")
         within = (dates - days).astype(np.int64)
         clock = clock_of(within) if within.any() else 0
         if not clock and _are_months(days):
-            whole_years = not (days.astype("datetime64[M]").astype(np.int64) % 12).any()
-            return cls(("year",), (0,), 0) if whole_years else cls(("year", "month"), (0, 12), 0)
+            months = days.astype("datetime64[M]").astype(np.int64)
+            if not (months % 12).any():
+                return cls(("year",), (0,), 0)
+            return (
+                cls(("year", "month"), (0, 12), 0)
+                if (months % 3).any()
+                else cls(("year", "quarter"), (0, 4), 0)
+            )
         span = int((days.max() - days.min()).astype(np.int64))
         names: tuple[str, ...]
         sizes: tuple[int, ...]
@@ -72,8 +77,9 @@ class Calendar:
         return self.digits[0] == "year"
 
     @property
-    def _month_unit(self) -> str:
-        return "Y" if len(self.digits) == 1 else "M"
+    def _months(self) -> int:
+        """The months of one unit of monthly dates."""
+        return 12 // math.prod(self.sizes[1:])
 
     def split(self, dates: np.ndarray) -> list[np.ndarray]:
         """The digits of dates `datetime64[us]`, each an array of whole numbers."""
@@ -94,16 +100,16 @@ class Calendar:
         return self._dates(units) + (clock * self.clock).astype("timedelta64[us]")
 
     def _units(self, dates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Months, days or years since the start of 1970 (days since a Monday), and the time of day."""
+        """Months, quarters, years or days since 1970 (days since a Monday of it), and the time of day."""
         days = dates.astype("datetime64[D]")
         if self.monthly:
-            return dates.astype(f"datetime64[{self._month_unit}]").astype(np.int64), days
+            return dates.astype("datetime64[M]").astype(np.int64) // self._months, days
         clock = (dates - days).astype(np.int64) // (self.clock or DAY)
         return (days - _MONDAY).astype(np.int64), clock
 
     def _dates(self, units: np.ndarray) -> np.ndarray:
         if self.monthly:
-            return units.astype(f"datetime64[{self._month_unit}]").astype("datetime64[us]")
+            return (self._months * units).astype("datetime64[M]").astype("datetime64[us]")
         return (_MONDAY + units.astype("timedelta64[D]")).astype("datetime64[us]")
 
     # ---- dates as numbers of units: months, days, or units of the clock
@@ -225,130 +231,6 @@ def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
         start = start.astype("datetime64[us]")
     first, after = start.astype("datetime64[us]"), (start + 1).astype("datetime64[us]")
     return after if is_between else first, after - np.timedelta64(1, "us")
-
-
-# ---- columns of texts
-
-#: Ways to write dates, those of ISO 8601 first.
-PATTERNS = (
-    "%Y-%m-%d",
-    "%Y-%m-%d %H:%M:%S",
-    "%Y-%m-%dT%H:%M:%S",
-    "%Y-%m-%d %H:%M",
-    "%Y-%m-%dT%H:%M",
-    "%Y-%m-%d %H:%M:%S.%f",
-    "%Y-%m-%dT%H:%M:%S.%f",
-    "%Y-%m-%dT%H:%M:%SZ",
-    "%Y-%m-%dT%H:%M:%S.%fZ",
-    "%Y/%m/%d",
-    "%Y/%m/%d %H:%M:%S",
-    "%d.%m.%Y",
-    "%d.%m.%Y %H:%M",
-    *("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"),
-    *("%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S"),
-    "%m/%d/%Y %I:%M %p",
-    "%Y/%m/%d %H:%M",
-    *("%m/%d/%y", "%d/%m/%y", "%m/%d/%y %H:%M", "%d/%m/%y %H:%M", "%d.%m.%y"),
-    "%m-%d-%Y",
-    "%d-%m-%Y",
-    *("%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%d-%b-%y", "%d-%B-%Y"),
-    *("%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%B %d %Y"),
-    *("%b-%Y", "%b %Y", "%B %Y", "%B-%Y", "%Y %b", "%Y-%b", "%Y %B", "%b-%y", "%m/%Y", "%Y-%m"),
-)
-#: Pairs that read the same text as different dates.
-_AMBIGUOUS = (
-    {"%m-%d-%Y", "%d-%m-%Y"},
-    *({f"%m/%d/{end}", f"%d/%m/{end}"} for end in ("%Y", "%Y %H:%M", "%Y %H:%M:%S", "%y", "%y %H:%M")),
-)
-# Of dates with two digits for the year, the first that is not in this century.
-_FIRST_OF_LAST_CENTURY = 2050
-# Directives of numbers without a leading zero, which `strptime` reads as those with one.
-_UNPADDED = {"%-d": "day", "%-m": "month", "%-H": "hour"}
-_SAMPLE = 200
-
-
-def date_format(column: RawColumn) -> str:
-    """The `strptime` format of all texts of a column. Raises a ValueError unless there is exactly one."""
-    formats = date_formats(column)
-    if len(formats) == 1:
-        return formats[0]
-    if formats:
-        got = f"texts that are dates both as {formats[0]} and as {formats[1]}"
-        raise ValueError(bad_argument(f"column {column.name!r}", "dates of one meaning", got))
-    raise ValueError(bad_argument(f"column {column.name!r}", "dates", _first_that_is_none(column)))
-
-
-def date_formats(column: RawColumn) -> list[str]:
-    """The formats in which all texts are written: one, none, or two if day and month may swap."""
-    texts = list(dict.fromkeys(column.present.tolist()))
-    formats = [pattern for pattern in PATTERNS if all(read_date(text, pattern) is not None for text in texts)]
-    if formats == ["%Y-%m"] and all((int(text[2:4]) + 1) % 100 == int(text[-2:]) for text in texts):
-        return []  # seasons, such as 2003-04
-    chosen = formats if set(formats) in _AMBIGUOUS else formats[:1]
-    return [_as_padded(pattern, texts[:_SAMPLE]) for pattern in chosen]
-
-
-def _as_padded(pattern: str, texts: Sequence[str]) -> str:
-    """The format that writes most texts as they are: numbers have leading zeros, or have none."""
-    days = pattern.replace("%d", "%-d").replace("%m", "%-m")
-    candidates = [pattern, days, pattern.replace("%H", "%-H"), days.replace("%H", "%-H")]
-
-    def count(candidate: str) -> int:
-        dates = np.array([read_date(text, candidate) for text in texts])
-        return int((write_dates(dates, candidate) == np.array(texts, dtype=object)).sum())
-
-    return max(dict.fromkeys(candidates), key=count)
-
-
-def read_date(text: str, pattern: str) -> np.datetime64 | None:
-    """The date of a text; None if it has another format."""
-    try:
-        date = datetime.datetime.strptime(text.strip(), pattern.replace("%-", "%"))
-    except ValueError:
-        return None
-    if "%y" in pattern and date.year >= _FIRST_OF_LAST_CENTURY:
-        date = date.replace(year=date.year - 100)
-    return np.datetime64(date, "us")
-
-
-def read_dates(column: RawColumn, pattern: str) -> np.ndarray:
-    """Dates of a column of texts. Raises a ValueError that names the first one that does not parse."""
-    by_text: dict[str, np.datetime64] = {}
-    dates = np.full(len(column.values), np.datetime64("NaT"), "datetime64[us]")
-    for row in np.flatnonzero(~column.missing):
-        text = column.values[row]
-        if text not in by_text:
-            date = read_date(text, pattern)
-            if date is None:
-                wanted, got = f"dates written as {pattern}", f"{text!r} in row {row}"
-                raise ValueError(bad_argument(f"column {column.name!r}", wanted, got))
-            by_text[text] = date
-        dates[row] = by_text[text]
-    return dates
-
-
-def write_dates(dates: np.ndarray, pattern: str) -> np.ndarray:
-    """Texts of dates `datetime64[us]`."""
-    texts = np.empty(len(dates), dtype=object)
-    texts[:] = [_written(date, pattern) for date in dates.astype("datetime64[us]").tolist()]
-    return texts
-
-
-def _written(date: datetime.datetime, pattern: str) -> str:
-    for directive, part in _UNPADDED.items():
-        if directive in pattern:
-            pattern = pattern.replace(directive, str(getattr(date, part)))
-    return date.strftime(pattern)
-
-
-def _first_that_is_none(column: RawColumn) -> str:
-    """The first text that is no date in any format, or in that of the first text."""
-    rows = np.flatnonzero(~column.missing)
-    first = [p for p in PATTERNS if read_date(column.values[rows[0]], p) is not None]
-    for row in rows:
-        if all(read_date(column.values[row], p) is None for p in first or PATTERNS):
-            return f"{column.values[row]!r} in row {row}"
-    return "texts in several formats"
 
 
 # ---- time zones

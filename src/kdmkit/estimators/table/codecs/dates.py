@@ -13,16 +13,8 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
-from kdmkit.estimators.table.codecs.calendar import (
-    Calendar,
-    between_zones,
-    date_format,
-    in_zone,
-    parse_span,
-    read_date,
-    read_dates,
-    write_dates,
-)
+from kdmkit.estimators.table.codecs.calendar import Calendar, between_zones, in_zone, parse_span
+from kdmkit.estimators.table.codecs.date_texts import date_format, read_date, read_dates, write_dates
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part, part_from_config
 from kdmkit.estimators.table.codecs.times import digit_part
 from kdmkit.estimators.table.display import scalar, written

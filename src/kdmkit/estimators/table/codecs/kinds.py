@@ -10,8 +10,8 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
-from kdmkit.estimators.table.codecs.calendar import date_formats
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
+from kdmkit.estimators.table.codecs.date_texts import date_formats
 from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.functions import DerivedCodec
 from kdmkit.estimators.table.codecs.numbers import NumberCodec
@@ -46,6 +46,9 @@ _MOST_SINGLE = 0.5
 # A text is rare if at most this many rows have it. Texts are levels unless most of them are rare, and at
 # least this share of the rows has a rare one.
 _RARE, _MOST_RARE = 2, 1 / 3
+# Different texts in all rows are names, no identifiers, if at least this share of them has a capital, small
+# letters and no digit.
+_LEAST_NAMES = 0.9
 # More whole numbers than these are no labels of classes.
 _MOST_CLASSES = 10
 # Numbers in the order of the rows that mean a time.
@@ -125,6 +128,8 @@ def _decide_text(column: RawColumn, distinct: np.ndarray) -> Decision:
     is_key = is_unique and content == TELEPHONE_NUMBERS and is_named_id(column.name)
     if content and not is_key:
         return "text", content
+    if is_unique and _are_names(present) and not is_named_id(column.name):
+        return "text", "names or words, different ones in every row"
     if is_unique:
         return "identifier", "a different text in every row"
     counts = np.unique(present.astype(str), return_counts=True)[1]
@@ -133,6 +138,15 @@ def _decide_text(column: RawColumn, distinct: np.ndarray) -> Decision:
         share = counts[rare].sum() / len(present)
         return "text", f"{share:.0%} of the rows have a text that at most {_RARE} rows have"
     return "category", f"{len(distinct)} different texts"
+
+
+def _are_names(texts: np.ndarray) -> bool:
+    """Whether nearly all texts are words with a capital, which codes and keys are not."""
+    names = [
+        text[:1].isupper() and any(map(str.islower, text)) and not any(map(str.isdigit, text))
+        for text in texts
+    ]
+    return sum(names) >= _LEAST_NAMES * len(names)
 
 
 def _rows_with_single_values(present: np.ndarray) -> float:

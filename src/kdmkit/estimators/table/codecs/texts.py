@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from kdmkit.estimators.table.codecs.calendar import date_formats
+from kdmkit.estimators.table.codecs.date_texts import date_formats
 from kdmkit.estimators.table.frames.cells import (
     WORDS,
+    are_two_letters,
     is_marked,
     marked_frame,
     markers_of_levels,
@@ -83,6 +84,8 @@ def doubt(column: RawColumn, kind: str) -> str:
     if storage.base != "string" or storage.categories is not None:
         return ""
     texts = Counter(column.present.tolist())
+    if kind == "category" and "NA" in texts and are_two_letters(texts):
+        return "'NA' is a level among codes of two letters; if it is a missing cell, leave it empty"
     if kind == "text":
         single = sum(count == 1 for count in texts.values())
         is_repeated = single < _MOST_SINGLE * len(column.present) and not personal_content(column.present)

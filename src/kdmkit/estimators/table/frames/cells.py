@@ -23,6 +23,19 @@ _MARKERS = frozenset(
 #: Texts that stand for a missing cell among numbers and dates; elsewhere they are levels.
 WORDS = frozenset({"none", "unknown", "unk", "missing", "not available", "not known", "tbd", "tba", "(null)"})
 _TWO_LETTERS = re.compile(r"[A-Z]{2}")
+# Postal codes of states and provinces in North America. Among codes of which nearly all are these, NA is no
+# country but a missing cell.
+_STATES = frozenset(
+    {
+        *("AL", "AK", "AZ", "AR", "CA", "CO", "CT", "DE", "FL", "GA", "HI", "ID", "IL"),
+        *("IN", "IA", "KS", "KY", "LA", "ME", "MD", "MA", "MI", "MN", "MS", "MO", "MT"),
+        *("NE", "NV", "NH", "NJ", "NM", "NY", "NC", "ND", "OH", "OK", "OR", "PA", "RI"),
+        *("SC", "SD", "TN", "TX", "UT", "VT", "VA", "WA", "WV", "WI", "WY", "DC", "AS"),
+        *("GU", "MP", "PR", "VI", "AB", "BC", "MB", "NB", "NL", "NS", "NT", "NU", "ON"),
+        *("PE", "QC", "SK", "YT"),
+    }
+)
+_LEAST_STATES, _FEWEST_STATES = 0.9, 10
 # Levels that remain beside the markers: of fewer, a marker is one of the levels.
 _FEWEST_LEVELS = 2
 
@@ -37,7 +50,7 @@ def markers_of_numbers(texts: Iterable[str]) -> set[str]:
 def markers_of_levels(texts: Collection[str]) -> set[str]:
     """The texts that stand for missing cells in a column of other texts.
 
-    `NA` is a level among codes of two letters (Namibia), `-` beside `+`.
+    `NA` is a level among codes of two letters (Namibia) that are not those of states, `-` beside `+`.
 
     >>> sorted(markers_of_levels({"a", "b", "-", " "})), sorted(markers_of_levels({"+", "-"}))
     ([' ', '-'], [])
@@ -46,9 +59,19 @@ def markers_of_levels(texts: Collection[str]) -> set[str]:
     others = set(texts) - markers
     if "+" in {text.strip() for text in others}:
         markers = {text for text in markers if text.strip() not in ("-", "–", "—")}
-    if others and all(_TWO_LETTERS.fullmatch(text.strip()) for text in others):
+    if are_two_letters(others) and not _are_states(others):
         markers = {text for text in markers if text.strip() != "NA"}
     return markers if len(set(texts) - markers) >= _FEWEST_LEVELS else set()
+
+
+def are_two_letters(texts: Collection[str]) -> bool:
+    """Whether there are texts, and all are two capital letters."""
+    return bool(texts) and all(_TWO_LETTERS.fullmatch(text.strip()) for text in texts)
+
+
+def _are_states(texts: Collection[str]) -> bool:
+    count = sum(text.strip() in _STATES for text in texts)
+    return count >= max(_FEWEST_STATES, _LEAST_STATES * len(texts))
 
 
 def _folded(text: str) -> str:

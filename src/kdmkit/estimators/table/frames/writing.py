@@ -33,6 +33,8 @@ _POWERS = {"k": 3, "K": 3, "thousand": 3, "M": 6, "mn": 6, "mio": 6, "million": 
 _POWERS_OF_MONEY = {"m": 6, "B": 9, "b": 9, "T": 12, "tn": 12, "trillion": 12}
 _EVERY_POWER = {**_POWERS, **_POWERS_OF_MONEY}
 _EXACT, _MOST_DECIMALS = 1 << 53, 15
+# Numbers between .001 and 1 have at most this many digits behind the point where programs write them in full.
+_EVERY_DECIMAL = 20
 
 Negative = Literal["before", "after", "behind", "brackets"]
 
@@ -264,7 +266,7 @@ def _parts(text: str) -> _Text | None:
 def _decimals(part: _Text, point: str) -> int:
     """How many digits are behind the point, without an exponent."""
     written = len(part.body.partition(point)[2]) - int(part.exponent[1:] or 0)
-    return max(0, min(_MOST_DECIMALS, written))
+    return max(0, min(_EVERY_DECIMAL, written))
 
 
 def _is_number(body: str, thousands: str, point: str) -> bool:
