@@ -203,8 +203,8 @@ def report(rows: Sequence[Row]) -> Report:
             ]
     notes = (
         claims_table(claims, ".3f"),
-        f"Mean accuracy on {_TEST_SHARE:.0%} of the rows, over seeds 0, 1, …; bags of {_SIZE} rows, random or "
-        "with varied proportions (Dirichlet, parameters .5). The network has the layers of "
+        f"Mean accuracy on {_TEST_SHARE:.0%} of the rows, over seeds from 0 on; bags of {_SIZE} rows, random "
+        "or with varied proportions (Dirichlet, parameters .5). The network has the layers of "
         '`encoder="mlp"` and a dense head, and is fitted to the mean proportions of bags. All settings are '
         "defaults. The sets were named before the first run of the final defaults.",
         provenance(rows),
