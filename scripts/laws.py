@@ -22,75 +22,25 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
-from sklearn import datasets
 
 import kdmkit as kdm
-from kdmkit.explore.page_models import penguins
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from laws.checks import TOLERANCES, Laws, fitted, saved_and_loaded  # noqa: E402
-from laws.frames import LawFrame, comparable, random_frame, subject_of  # noqa: E402
+from laws.frames import LawFrame, random_frame  # noqa: E402
+from laws.real_frames import real_frames  # noqa: E402
 
 # A p-value below this one, after Bonferroni's correction, rejects that frequencies agree with probabilities.
 _LEVEL = 0.01
-_MOST_ROWS = 4000
 # Events of draws that compare two columns.
 _SHARE_OF_PAIRS = 0.1
-_ADULT = [
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
-    "income",
-]
-
-
-def law_frame(name: str, frame: Any) -> LawFrame:
-    """A real frame with its columns as subjects."""
-    frame = frame.sample(min(len(frame), _MOST_ROWS), random_state=0).reset_index(drop=True)
-    subjects = []
-    for column in frame:
-        series = frame[column]
-        is_text = series.dtype == object or isinstance(series.dtype, pd.StringDtype)
-        kind = "level" if is_text else "ordinal" if series.dtype == bool else "number"
-        subjects.append(subject_of(series, kind, name))
-    return LawFrame(name, frame, tuple(subjects), comparable(subjects))
-
-
-def real_frames(data_dir: Path | None) -> Iterator[LawFrame]:
-    """Tables of scikit-learn, and those of the data folder."""
-    for name in ("wine", "diabetes", "breast_cancer"):
-        data = getattr(datasets, f"load_{name}")(as_frame=True).frame
-        yield law_frame(name, data)
-    columns = pd.DataFrame(penguins())
-    yield law_frame("penguins", columns)
-    if data_dir is None:
-        return
-    adult = data_dir / "uci" / "adult.data.gz"
-    if adult.exists():
-        frame = pd.read_csv(adult, names=_ADULT, skipinitialspace=True, na_values="?")
-        yield law_frame("Adult", frame)
-    shoppers = data_dir / "tables" / "online_shoppers_intention.csv.gz"
-    if shoppers.exists():
-        yield law_frame("Shoppers", pd.read_csv(shoppers))
 
 
 class Records:

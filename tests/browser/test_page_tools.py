@@ -15,11 +15,7 @@ from browser.conftest import Watched
 from browser.test_table_view import answered, card, check_numbers, type_value
 from kdmkit.explore import PageModel, Server
 
-# The page shows that evidence is unusual; the server runs in the process of the tests.
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:given. expected values like those of the data"),
-]
+pytestmark = pytest.mark.browser
 
 
 def names(page: Any) -> list[str]:

@@ -27,6 +27,8 @@ from kdmkit.ops.terms import InDtype, Masked, common_dtype, restricted
 
 # Halvings of a bracket: float64 has 52 bits.
 _STEPS = 64
+# Ends of parts that a bracket is divided into, if all brackets have at most so many together.
+_MOST_ENDS, _NUMBERS = 31, 1 << 12
 # Beyond the ends of quadrature lies less than this share of a component.
 _NEGLIGIBLE = 1e-16
 # The same for values that grow like an exponential function.
@@ -289,17 +291,21 @@ class Truncated(Around):
 
     @torch.no_grad()
     def _invert(self, q: Float[Tensor, "*lead d"], components: Float[Tensor, "*lead d"]) -> Tensor:
-        """The x with F(x) = q in every dimension, by halving brackets.
+        """The x with F(x) = q in every dimension, by dividing brackets: of few numbers into many parts.
 
         By log masses, which do not vanish if the centre lies far outside.
         """
         low, high = self.reach(components)
         scale = self.kernel.scale(components)
         wanted = q.log() + self._log_whole(components, scale)
-        for _ in range(_STEPS):
-            middle = 0.5 * (low + high)
-            below = self._log_mass(self.low.to(middle), middle, components, scale) < wanted
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        n_ends = max(1, min(_MOST_ENDS, _NUMBERS // max(1, wanted.numel())))
+        ends = torch.arange(1, n_ends + 1, device=low.device).reshape(-1, *[1] * low.ndim).to(low)
+        for _ in range(math.ceil(_STEPS / math.log2(n_ends + 1))):
+            part = (high - low) / (n_ends + 1)
+            between = low + part * ends
+            below = self._log_mass(self.low.to(between), between, components, scale) < wanted
+            low = low + part * below.sum(0)
+            high = low + part
         return 0.5 * (low + high)
 
     # ---- events and components

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_type_hints
 
@@ -21,6 +22,7 @@ from kdmkit.estimators import (
 )
 from kdmkit.estimators.density.novelty import UsualRows
 from kdmkit.estimators.sequence.timeline import Timeline
+from kdmkit.estimators.table.answering.support import Margins
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import DensityLayer
 from kdmkit.nn.mixture_layer import prepare_layers
@@ -76,6 +78,8 @@ _FITTED: dict[str, Any] = {
 _USUAL = "usual."
 # The tensor of `KDMTable.pair_information_`, which models of version 0.2 lack.
 _INFORMATION = "pair_information"
+# The tensor of `Margins` of a table: those of its columns, and the joint one. Models of version 0.2 lack it.
+_MARGINS = "margins"
 # The fitted attributes of a table, beside its schema and its module.
 _TABLE_FITTED = (
     *("history_", "n_features_in_", "feature_names_in_", "n_samples_seen_", "targets_"),
@@ -108,6 +112,9 @@ def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     tensors = tensors_of(estimator.module_)
     if is_table and estimator.pair_information_ is not None:
         tensors[_INFORMATION] = torch.stack(estimator.pair_information_)
+    if is_table and (margins := estimator._engine().support.measure()).single:
+        pairs = [margins.single[name] for name in estimator.schema_.roots]
+        tensors[_MARGINS] = torch.tensor([*pairs, (margins.joint, 0.0)], dtype=torch.float64)
     usual = getattr(estimator, "_usual", None)
     if usual is not None:
         tensors |= {f"{_USUAL}{name}": tensor for name, tensor in usual.tensors().items()}
@@ -228,8 +235,24 @@ def _fill_table(
     _fill_attributes(table, fitted, config)
     tensors = dict(tensors)
     table.pair_information_ = _information(tensors.pop(_INFORMATION, None), len(table.schema_.modelled))
+    table._margins = _margins(tensors.pop(_MARGINS, None), list(table.schema_.roots))
     _fill_layer(table, config, tensors, user)
     return table
+
+
+def _margins(saved: Tensor | None, names: Sequence[str]) -> Margins:
+    """The margins of a table; raises unless they are finite, and rows are less probable than draws."""
+    if saved is None:
+        return Margins()
+    pairs = saved.cpu().double()
+    is_right = pairs.shape == (len(names) + 1, 2) and bool(pairs.isfinite().all())
+    if not is_right or not bool((pairs[:, 1] <= pairs[:, 0]).all()):
+        wanted = f"finite numbers of shape ({len(names) + 1}, 2) that do not ascend in a row"
+        raise ValueError(bad_argument(_MARGINS, wanted, tuple(saved.shape)))
+    *single, (joint, _) = pairs.tolist()
+    return Margins(
+        {name: (least, of_rows) for name, (least, of_rows) in zip(names, single, strict=True)}, joint
+    )
 
 
 def _fill_sequence(

@@ -131,8 +131,6 @@ def test_numbers_of_any_size(odd: kdm.KDMTable, frame: Any) -> None:
     assert np.isfinite(odd.score_samples(frame)).all()
 
 
-# A fit of one epoch has learned little about single hours.
-@pytest.mark.filterwarnings("ignore:given. expected values like those of the data")
 def test_zones_agree(odd: kdm.KDMTable, frame: Any) -> None:
     local = frame[["zone"]][:10]
     universal = local.assign(zone=local["zone"].dt.tz_convert("UTC"))

@@ -22,6 +22,7 @@ from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
+from kdmkit.estimators.table.answering.support import Margins
 from kdmkit.estimators.table.codecs.kinds import are_classes
 from kdmkit.estimators.table.column import Column, Columns
 from kdmkit.estimators.table.decisions import read_decisions, warn_of_few_rows, warn_of_unsure
@@ -61,6 +62,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
     pair_information_: PairInformation | None = field(init=False, default=None)
     _cached_engine: TableEngine | None = field(init=False, default=None)
     _kept: ReplayRows | None = field(init=False, default=None)
+    _margins: Margins = field(init=False, default_factory=Margins)
 
     def __new__(cls, **parameters: Any) -> Self:
         if "model" in parameters:
@@ -90,7 +92,9 @@ class TableEstimator(DensityMixin, KDMEstimator):
             layer, self.history_, information = fit_model(schema, rows, self._fit_settings(schema, rows))
         warn_of_few_rows("X", frame.n_rows)
         self._kept = None
-        self._adopt(schema, layer, information, frame.n_rows if frame.n_total is None else frame.n_total)
+        self._adopt(
+            schema, layer, information, rows, frame.n_rows if frame.n_total is None else frame.n_total
+        )
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -132,7 +136,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
             )
         self.history_ = history if first else [*self.history_, *history]
         self._kept = kept
-        self._adopt(schema, layer, information, n_rows)
+        self._adopt(schema, layer, information, kept.table, n_rows)
         return self
 
     def _with_target(self, X: Any, y: Any, names: Sequence[str] | None = None) -> tuple[list[str], Any]:
@@ -187,7 +191,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
             return None
         return check_count("min_level_rows", self.min_level_rows, 'a whole number ≥ 1 or "auto"')
 
-    def _adopt(self, schema: Schema, layer: Any, information: PairInformation, n_rows: int) -> None:
+    def _adopt(self, schema: Schema, layer: Any, information: Any, rows: Table, n_rows: int) -> None:
         self.schema_ = schema
         self.pair_information_ = information.of_groups(places_of_variables(schema))
         self.n_samples_seen_ = n_rows
@@ -195,6 +199,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
         names = [name for name in schema.columns if name not in no_features]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
+        self._margins = Margins.by(rows, self._seed)
         self._cached_engine = None
         self._keep(layer)
         self._engine()
@@ -269,7 +274,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
             check_is_fitted(self)
             with torch.no_grad():
                 joint = self.module_.tree(validate_args=False)
-            self._cached_engine = TableEngine(self.schema_, joint, self.module_)
+            self._cached_engine = TableEngine(self.schema_, joint, self.module_, self._margins)
         return self._cached_engine
 
     def _blocks(self, X: Any, *, scored: bool = False) -> Iterator[Table]:
@@ -300,6 +305,8 @@ class TableEstimator(DensityMixin, KDMEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "module_"):
+            self._engine().support.measure()  # rows stay here
         return {**super().__getstate__(), "_cached_engine": None}
 
 

@@ -19,7 +19,7 @@ from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
 from kdmkit.estimators.table.answering.pairs import Comparison
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.row_answers import RowAnswers
-from kdmkit.estimators.table.answering.support import Support
+from kdmkit.estimators.table.answering.support import Margins, Support
 from kdmkit.estimators.table.answering.variable_posterior import DerivedPosterior, VariablePosterior
 from kdmkit.estimators.table.codecs.functions import DerivedCodec
 from kdmkit.estimators.table.column import Column
@@ -53,15 +53,18 @@ class TableEngine:
         schema: columns and their codecs.
         joint: the `TreeKDM` of the variables of the schema.
         module: the module that holds this distribution.
+        margins: of evidence that is like the data, although the model would hardly draw it.
     """
 
-    def __init__(self, schema: Schema, joint: Any, module: Any = None) -> None:
+    def __init__(
+        self, schema: Schema, joint: Any, module: Any = None, margins: Margins | None = None
+    ) -> None:
         self.schema, self.joint, self.module = schema, joint, module
         self._priors: dict[str, Posterior] = {}
         self._last_boxes: tuple[Event | None, list[Box]] = (None, [])
         self._last_evidence: tuple[Sequence[Box], EventEvidence | None] = ((), None)
         self._scores: ScoreCache = {}
-        self.support = Support(self)
+        self.support = Support(self, Margins() if margins is None else margins)
         #: By compared variables, the shares of their orders for pairs of components.
         self.signs: dict[tuple[str | None, ...], Any] = {}
 
