@@ -41,6 +41,13 @@ def test_layers_compile_as_one_graph(name):
     _same_values_and_gradients(module, torch.compile(module, backend="aot_eager", fullgraph=True))
 
 
+def test_a_layer_itself_compiles_as_one_graph():
+    layer = scrambled("classifier")
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    x, y = blobs(16, 2)
+    close(compiled(x).log_prob(y), layer(x).log_prob(y))
+
+
 class _Hybrid(nn.Module):
     """An encoder, a layer and the loss that trains both."""
 

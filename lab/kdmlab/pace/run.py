@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from kdmlab.common import Part, Report, Task, newest, read_rows, run_tasks, write_report
+from kdmlab.common import Part, Report, Task, newest, processes, read_rows, run_tasks, write_report
 from kdmlab.pace.data import TABLES, Kind
 from kdmlab.pace.measure import EFFORTS, FOLDS, OLD, PEERS, SEED, measure
 from kdmlab.pace.report import report
 
 KINDS: tuple[Kind, ...] = ("classifier", "regressor")
-#: The name of the settings of all methods, unless something else is tried.
-SETTINGS = "defaults"
+#: The name of this measurement, unless something else is tried. That of the first one was "defaults".
+SETTINGS = "second"
 
 
 def run(
@@ -23,6 +23,8 @@ def run(
     methods: Sequence[str] = (),
     settings: str = SETTINGS,
     old: Path | None = None,
+    folds: int = FOLDS,
+    workers: int = 1,
     fresh: bool = False,
     verbose: bool = True,
 ) -> Report:
@@ -35,11 +37,15 @@ def run(
             with `old`.
         settings: a name of what is tried, on development tables. The report has the last lines of a method.
         old: the folder with the source of kdmkit 0.2.0.
+        folds: the number of folds to measure.
+        workers: processes; more than one share out the fits, each of which has one thread.
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
-    wanted = [task for task in tasks(part, settings, old) if not methods or task.key["method"] in methods]
-    run_tasks(wanted, folder / f"pace-{part}.jsonl", fresh=fresh, verbose=verbose)
+    chosen = [task for task in tasks(part, settings, old) if task.key["fold"] < folds]
+    wanted = [task for task in chosen if not methods or task.key["method"] in methods]
+    with processes(workers) as pool:
+        run_tasks(wanted, folder / f"pace-{part}.jsonl", fresh=fresh, verbose=verbose, pool=pool)
     return summarize(folder, part=part)
 
 

@@ -20,6 +20,8 @@ from kdmlab.peers.questions import QUESTIONS
 
 # An error's text as a line of results keeps it.
 _TEXT = 160
+# Seconds after which no further row is asked about.
+_LONGEST = 60
 
 
 def main(name: str, table: Path, answers: Path) -> None:
@@ -52,6 +54,8 @@ def ask(peer: Peer, asked: dict[str, Any], test: Rows) -> dict[str, Any]:
         seconds.append(processor_seconds() - start)
         true = asked["levels"].index(test[asked["target"]][row])
         losses.append(-np.log(max(probabilities[true], 1e-6)))
+        if sum(seconds) > _LONGEST:
+            break
     return {"seconds": float(np.median(seconds)), "log_loss": float(np.mean(losses)), "rows": len(losses)}
 
 

@@ -222,28 +222,30 @@ def graph_snapshot(part: Any) -> Any:
     """
     if isinstance(part, Tensor):
         return part.clone() if part.requires_grad else part
-    copied = _copied_in_graph(part) if is_trained(part) else part
+    copied = _copied_in_graph(part)
     return part if copied is None else copied
 
 
 def _copied_in_graph(module: nn.Module) -> nn.Module | None:
-    """A copy of a kernel in which everything trained is cloned; None if a module of users is part of it."""
+    """A kernel with clones of what is trained, itself if nothing is; None with a module of users in it."""
     if not isinstance(module, Kernel | Bandwidth):
         return None
-    children: dict[str, nn.Module | None] = {}
+    parts: dict[str, Any] = {}
     for name, child in module._modules.items():
-        children[name] = None if child is None else _copied_in_graph(child)
-        if child is not None and children[name] is None:
+        copied = None if child is None else _copied_in_graph(child)
+        if copied is None and child is not None:
             return None
-    tensors = {**module._parameters, **module._buffers}
+        if copied is not child:
+            parts["_modules"] = {**parts.get("_modules", module._modules), name: copied}
     # Results of a computation are buffers: a parameter is a leaf.
-    clones = {name: x.clone() for name, x in tensors.items() if x is not None and x.requires_grad}
-    copied, parameters = object.__new__(type(module)), module._parameters
-    parts = {
-        "_parameters": {name: x for name, x in parameters.items() if name not in clones},
-        "_buffers": {**module._buffers, **clones},
-        "_modules": children,
-    }
+    clones = {name: x.clone() for name, x in module._parameters.items() if x is not None and x.requires_grad}
+    clones |= {name: x.clone() for name, x in module._buffers.items() if x is not None and x.requires_grad}
+    if clones:
+        parts["_parameters"] = {name: x for name, x in module._parameters.items() if name not in clones}
+        parts["_buffers"] = {**module._buffers, **clones}
+    if not parts:
+        return module
+    copied = object.__new__(type(module))
     copied.__dict__.update(module.__dict__ | parts)
     return copied
 

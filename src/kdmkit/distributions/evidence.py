@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions.arguments import BatchIndex, common_batch
+from kdmkit.distributions.arguments import BatchIndex, common_batch, event_shape_of
 from kdmkit.distributions.base import PartMap, map_values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
@@ -156,6 +156,18 @@ class Evidence:
             variances={name: index.choose_behind(value, 1) for name, value in self.variances.items()},
             prior_batch=index.of_shape(self.prior_batch),
         )
+
+
+def evidence_of_points(
+    name: str, value: Tensor, kernel: Kernel, components: Tensor, batch: torch.Size, *, validate: bool
+) -> Evidence:
+    """Evidence on one variable that is a point, or a batch of points, as `gather_evidence` makes it."""
+    event = event_shape_of(kernel, components)
+    value = kernel.as_events(name, value, event, components)
+    if validate:
+        kernel.check_events(name, value, event)
+    values = {name: value.unsqueeze(0)}
+    return Evidence({name: kernel}, {name: components}, values, None, {}, {}, frozenset(), batch)
 
 
 def with_rank(tensor: Tensor, rank: int) -> Tensor:

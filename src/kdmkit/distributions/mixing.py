@@ -216,7 +216,9 @@ class Entry:
 
     def term_and_log_norm(self, layout: Layout) -> tuple[Term, Tensor | None]:
         """The scores, and the log-normaliser that they leave to the bias."""
-        if layout.is_flat and self.has_log_norm:
+        if not self.has_log_norm:
+            return self.term(layout), None
+        if layout.is_flat:
             term, norm = self.kernel.term_and_log_norm(self.value, self.components)
             return term, self._rounded(norm)
         return self.term(layout), self.log_norm() if self.keep is None else None

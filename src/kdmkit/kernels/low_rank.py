@@ -23,7 +23,7 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.boxes import box_log_mass
 from kdmkit.kernels.calculus.normal import anchored_log_mass
-from kdmkit.kernels.calculus.woodbury import Woodbury
+from kdmkit.kernels.calculus.woodbury import Woodbury, whiten
 from kdmkit.kernels.continuous import Continuous
 from kdmkit.kernels.rbf import RBF
 from kdmkit.ops import Score, Term
@@ -234,7 +234,7 @@ class LowRank(Continuous):
     ) -> tuple[Continuous, Float[Tensor, "*lead m rest"]]:
         rest = [i for i in range(self.check_dimensions(components.shape[-1])) if i not in index]
         given = components[..., list(index)]
-        whitened = self._whitened(list(index))
+        whitened = Woodbury.of(*self._parts(list(index)))
         # F·L⁻ᵀ with L·Lᵀ = I + F_bᵀ·diag(1/σ_b²)·F_b for the given coordinates b.
         left = whitened.solved(self.factors[..., rest, :].double().unbind(-1))
         difference = value.double().unsqueeze(-2) - given.double()
@@ -246,30 +246,35 @@ class LowRank(Continuous):
 
     # ---- scores
 
-    def _whitened(self, index: Sequence[int] | slice = slice(None)) -> Woodbury:
-        """Of some coordinates, in float64."""
+    def _parts(self, index: Sequence[int] | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """1/σ and the columns of F, of some coordinates, in float64."""
         sigma = self.sigma.double()
         inverse = sigma.expand(*sigma.shape[:-1], self.factors.shape[-2])[..., index].reciprocal()
         # One factor after the other: columns that are far apart in memory are slow.
-        factors = self.factors[..., index, :].movedim(-1, 0).contiguous()
-        return Woodbury.of(inverse, factors.double())
+        return inverse, self.factors[..., index, :].movedim(-1, 0).contiguous().double()
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self.check_dimensions(components.shape[-1], x)
-        if not self.rank:
-            return self.diagonal.term(x, components)
-        return _distance(x, components, self._whitened())
+        return self.term_and_log_norm(x, components)[0]
 
     def term_and_log_norm(self, x: Tensor, components: Tensor) -> tuple[Term, Float[Tensor, "*batch_m"]]:
         d = self.check_dimensions(components.shape[-1], x)
         if not self.rank:
             return self.diagonal.term_and_log_norm(x, components)
-        whitened = self._whitened()
-        return _distance(x, components, whitened), _log_norm(d, whitened).to(self.factors.dtype)
+        scales, factors = self._parts()
+        directions, log_root = whiten(scales, factors)
+        sides = [
+            part.to(components.device).expand(*part.shape[:-2], components.shape[-2], -1)
+            for part in (scales, directions)
+        ]
+        return LowRankDistance(x, components, *sides), self._log_norm(d, scales, log_root)
+
+    def _log_norm(self, d: int, scales: Tensor, log_root: Tensor) -> Float[Tensor, "*batch_m"]:
+        log_volume = log_root - scales.log().sum(-1)
+        return (-0.5 * d * math.log(math.pi) - log_volume).to(self.factors.dtype)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         self.check_dimensions(components.shape[-1], x)
-        whitened = self._whitened()
+        whitened = Woodbury.of(*self._parts())
         difference = x.double() - components.double()
         overlap = -(whitened.scales * difference).square().sum(-1)
         for direction in whitened.directions:
@@ -280,7 +285,8 @@ class LowRank(Continuous):
         d = self.check_dimensions(components.shape[-1])
         if not self.rank:
             return self.diagonal.log_norm(components)
-        return _log_norm(d, self._whitened()).to(self.factors.dtype)
+        scales, factors = self._parts()
+        return self._log_norm(d, scales, whiten(scales, factors)[1])
 
     # ---- draws and moments
 
@@ -380,17 +386,3 @@ def _made(bandwidth: Bandwidth, factors: Tensor) -> LowRank:
     """A kernel through which gradients flow to the tensors that it was computed from."""
     fixed = FixedBandwidth(bandwidth.name, bandwidth.value, validate=False)
     return LowRank(fixed, factors)
-
-
-def _distance(x: Tensor, components: Tensor, whitened: Woodbury) -> LowRankDistance:
-    m, scales = components.shape[-2], whitened.scales
-    directions = torch.cat(torch.broadcast_tensors(*whitened.directions), -1)
-    scales, directions = [
-        part.to(components.device).expand(*part.shape[:-2], m, -1) for part in (scales, directions)
-    ]
-    return LowRankDistance(x, components, scales, directions)
-
-
-def _log_norm(d: int, whitened: Woodbury) -> Float[Tensor, "*batch_m"]:
-    log_volume = whitened.log_root - whitened.scales.log().sum(-1)
-    return -0.5 * d * math.log(math.pi) - log_volume

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from kdmkit._core.checks import as_shape, bad_argument, check_generator, check_instance
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.distributions.base import is_trained
+from kdmkit.distributions.evidence import evidence_of_points
 from kdmkit.distributions.prepared import PreparedWeights, Versions, needs_no_gradient, versions_of
-from kdmkit.distributions.weights import Given, Weights
+from kdmkit.distributions.weights import Given, Inferred, Weights
 from kdmkit.kernels import RBF, Cosine, Kernel, check_kernel
 from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
 from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
@@ -305,10 +306,23 @@ class JointLayer(MixtureLayer):
     def _infer(
         self, given: Sequence[str], target: Sequence[str], values: Sequence[Any], named: dict[str, Any]
     ) -> KDM | JointKDM:
-        named.setdefault("target", target)
+        if len(given) == len(target) == len(values) == 1 and isinstance(values[0], Tensor) and not named:
+            return self._infer_from_points(given[0], target[0], values[0])
+        # A new mapping: the compiler traces no reads of read-only mappings after a change of another one.
+        named = {"target": target, **named}
         evidence = self._evidence(by_name("values", given, values, named))
         rho: KDM | JointKDM = self.joint().infer(**evidence)
         return rho
+
+    def _infer_from_points(self, given: str, target: str, value: Tensor) -> KDM:
+        """The answer of `infer` in the usual case, without the joint: training calls this at every step."""
+        value = self._evidence({given: value})[given]
+        components, weights, kernels = self._mixture()
+        validate, batch = self._checks_values(None), weights.batch_shape
+        evidence = evidence_of_points(
+            given, value, kernels[given], components[given], batch, validate=validate
+        )
+        return KDM._made(components[target], Inferred(evidence, weights), kernels[target], validate)
 
     def initialize(
         self,

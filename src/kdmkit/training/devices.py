@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.training.fit_arguments import FitOptions
+from kdmkit.training.fit_arguments import FitOptions, Rows
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -24,6 +25,8 @@ Work = Callable[[Tensor], None]
 _STATES = threading.Lock()
 # Ordinary calls before a capture: they load libraries, compile kernels and make the optimizer's state.
 _WARM_UPS = 2
+# Rows that written steps take out of all rows at once.
+_ROWS_AT_ONCE = 8192
 # A process can make one capture at a time.
 _CAPTURING = threading.Lock()
 
@@ -200,44 +203,111 @@ class WritesGradients(Protocol):
         """
 
 
-class FlatParameters:
-    """The trainable parameters of an objective as parts of one tensor, their gradients as parts of another.
+def writes_gradients(objective: nn.Module, options: FitOptions, accelerator: Accelerator) -> bool:
+    """Whether a fit can do without autograd: on a CPU, by one process, without checkpoints or averages."""
+    if not (isinstance(objective, WritesGradients) and objective.writes_gradients):
+        return False
+    plain = options.precision == "no" and options.checkpoint_dir is None and options.averaging is None
+    one = accelerator.device.type == "cpu" and accelerator.num_processes == 1
+    return plain and one and options.schedule != "one-cycle"
 
-    An optimizer then updates two tensors, one with and one without weight decay, in place of dozens.
+
+class WrittenSteps:
+    """`Steps` of an objective that writes out its gradients, without autograd and torch's optimizers.
+
+    The parameters are parts of one tensor: an update takes three operations in place of dozens. It is that of
+    AdamW with the gradient's norm clipped.
 
     Args:
-        objective: whose parameters are moved.
-        decayed: the names of those with weight decay.
+        objective: `writes_gradients`.
+        train: all rows.
+        options: of the fit.
+        n_steps: of the whole fit.
+        decayed: the names of the parameters with weight decay.
     """
 
-    def __init__(self, objective: WritesGradients, decayed: set[str]) -> None:
-        self.objective = objective
+    average = None
+    replays = False
+    local = slice(None)
+
+    def __init__(
+        self, objective: nn.Module, train: Rows, options: FitOptions, n_steps: int, decayed: set[str]
+    ) -> None:
+        self.prepared = self.result = objective
+        self.objective = cast(WritesGradients, objective)
+        self.train, self.options, self.n_steps = train, options, n_steps
         named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         ordered = sorted(named, key=lambda name: name not in decayed)
-        self.originals = list(named.values())
         # Gradients come in the order of the objective's parameters.
         self._order = [list(named).index(name) for name in ordered]
-        tensors = [named[name].detach() for name in ordered]
-        values = torch.cat([tensor.flatten() for tensor in tensors])
-        self.gradient = torch.zeros_like(values)
-        sizes = [tensor.numel() for tensor in tensors]
-        for name, part, tensor in zip(ordered, values.split(sizes), tensors, strict=True):
-            named[name].data = part.view(tensor.shape)
-        n_decayed = sum(size for name, size in zip(ordered, sizes, strict=True) if name in decayed)
-        cuts = [n_decayed, len(values) - n_decayed]
-        self.groups = [nn.Parameter(part) for part in values.split(cuts)]
-        for group, gradient in zip(self.groups, self.gradient.split(cuts), strict=True):
-            group.grad = gradient
+        self._parameters = list(named.values())
+        self._values = torch.cat([named[name].detach().flatten() for name in ordered])
+        sizes = [named[name].numel() for name in ordered]
+        for name, part in zip(ordered, self._values.split(sizes), strict=True):
+            named[name].data = part.view(named[name].shape)
+        self._decayed = self._values[: sum(named[name].numel() for name in decayed & set(named))]
+        self._moments = [torch.zeros_like(self._values), torch.zeros_like(self._values)]
+        self._step = torch.zeros((), dtype=torch.float32)
+        self.total = torch.zeros((), dtype=torch.float64)
 
-    def write(self, gradients: tuple[Tensor, ...]) -> None:
-        """Sets the gradients, given in the order of the objective's parameters."""
-        torch.cat([gradients[i].flatten() for i in self._order], out=self.gradient)
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        share = float(self._step) / self.n_steps if self.options.schedule == "cosine" else 0.0
+        return self.options.learning_rate * (1 + math.cos(math.pi * share)) / 2
 
-    def clip(self, norm: float) -> None:
-        """Scales the gradients down to a norm."""
-        self.gradient.mul_((norm / (self.gradient.norm() + 1e-6)).clamp_max(1.0))
+    def parts(self) -> dict[str, Any]:
+        """Nothing: there are no checkpoints."""
+        return {}
+
+    def restart(self, seed: int) -> None:
+        """Before an epoch; nothing is drawn."""
+        self.total.zero_()
+
+    def finish(self) -> None:
+        """After an epoch."""
 
     def release(self) -> None:
-        """Gives every parameter a tensor of its own again."""
-        for parameter in self.originals:
+        """After the last epoch: gives every parameter a tensor of its own again."""
+        for parameter in self._parameters:
             parameter.data = parameter.data.clone()
+
+    @torch.no_grad()
+    def run(self, batches: list[Tensor]) -> None:
+        """The updates of an epoch. Rows of several batches are taken at once."""
+        several = max(1, _ROWS_AT_ONCE // len(batches[0]))
+        for start in range(0, len(batches), several):
+            chosen = batches[start : start + several]
+            rows, weights = self.train.take(torch.cat(chosen))
+            sizes = [len(batch) for batch in chosen]
+            weights = self._values.new_ones(sum(sizes)) if weights is None else weights.to(self._values)
+            for *batch, share in zip(*[part.split(sizes) for part in (*rows, weights)], strict=True):
+                self._update(batch, share)
+
+    def _update(self, rows: list[Tensor], weights: Tensor) -> None:
+        share = weights / weights.sum().clamp_min(1e-30)
+        losses, gradients = self.objective.with_gradients(*rows, share)
+        self.total += losses @ weights
+        gradient = torch.cat([gradients[i].flatten() for i in self._order])
+        most = self.options.clip_norm
+        if most is not None and not (norm := float(gradient.norm())) <= most:
+            gradient.mul_(most / (norm + 1e-6))
+        rate, (beta1, beta2) = self.rate, self.options.betas
+        self._decayed.mul_(1 - rate * self.options.weight_decay)
+        first, second = self._moments
+        self._step += 1
+        torch._fused_adamw_(
+            [self._values],
+            [gradient],
+            [first],
+            [second],
+            [],
+            [self._step],
+            lr=rate,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )

@@ -14,10 +14,17 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_count, check_instance
 from kdmkit._core.runtime import keep_freed_memory
 from kdmkit.training.checkpoint import Checkpoint, fingerprint
-from kdmkit.training.devices import Replayed, broadcast_buffers, call_on_main_process, make_accelerator
+from kdmkit.training.devices import (
+    Replayed,
+    WrittenSteps,
+    broadcast_buffers,
+    call_on_main_process,
+    make_accelerator,
+    writes_gradients,
+)
 from kdmkit.training.fit_arguments import FitOptions, Rows
 from kdmkit.training.seeds import derive_seed, draws_globally, global_seed
-from kdmkit.training.steps import Steps, weighted_sum
+from kdmkit.training.steps import Steps, decayed_parameters, weighted_sum
 
 # Rows per forward pass without gradients.
 _EVALUATION_ROWS = 4096
@@ -103,7 +110,11 @@ class Trainer:
         self.weights = [rows.weight for rows in (self.train, self.validation) if rows is not None]
         self.order = self._shuffled(0)
         n_steps = len(self._batches()) * options.max_epochs
-        self.steps = Steps(objective, self.accelerator, self.train, options, n_steps)
+        self.steps: Steps | WrittenSteps
+        if writes_gradients(objective, options, self.accelerator):
+            self.steps = WrittenSteps(objective, self.train, options, n_steps, decayed_parameters(objective))
+        else:
+            self.steps = Steps(objective, self.accelerator, self.train, options, n_steps)
         self.steps.prepared.train()
         self.draws_globally = draws_globally(objective)
         self._evaluation = torch.zeros((), dtype=torch.float64, device=device)
@@ -176,13 +187,12 @@ class Trainer:
         """Trains for an epoch; returns its losses and learning rate."""
         # A wrapper of several processes, `prepared`, stays in training mode.
         _set_mode(self.objective, training=True)
-        for batch in self._batches():
-            self.steps(batch)
+        self.steps.run(self._batches())
         if self.accelerator.num_processes > 1:
             broadcast_buffers(self.objective)
             if self.steps.average is not None:
                 broadcast_buffers(self.steps.average.module)
-        rate = float(self.steps.scheduler.get_last_lr()[0])
+        rate = self.steps.rate
         sums = [self.steps.total]
         if self.validation is not None:
             sums.append(self._evaluate(self.validation))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import Kernel
 from kdmkit.nn import DrawingModule, Draws, KDMLayer
-from kdmkit.training.devices import (
-    FlatParameters,
-    Proxy,
-    Replayed,
-    WritesGradients,
-    can_replay,
-    prepare,
-)
+from kdmkit.training.devices import Proxy, Replayed, can_replay, prepare
 from kdmkit.training.fit_arguments import FitOptions, Rows
 from kdmkit.training.seeds import is_replayable
 
@@ -60,10 +53,7 @@ class Steps:
         self.objective, self.accelerator, self.train, self.options = objective, accelerator, train, options
         self.scaled = accelerator.scaler is not None
         objective.to(device)
-        self.flat: FlatParameters | None = None
-        if isinstance(objective, WritesGradients) and objective.writes_gradients and self._can_write():
-            self.flat = FlatParameters(objective, decayed_parameters(objective))
-        optimizer = make_optimizer(objective, options, self.flat)
+        optimizer = make_optimizer(objective, options)
         self.scheduler = make_schedule(optimizer, options, n_steps)
         wrapped = accelerator.num_processes > 1 or options.precision != "no"
         self.prepared = prepare(accelerator, Proxy(objective)) if wrapped else objective
@@ -108,15 +98,23 @@ class Steps:
         self.generator.manual_seed(seed)
         self.total.zero_()
 
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.scheduler.get_last_lr()[0])
+
     def release(self) -> None:
         """After the last epoch."""
-        if self.flat is not None:
-            self.flat.release()
 
     def finish(self) -> None:
         """After an epoch."""
         for module in self.drawing:
             module.draws = None
+
+    def run(self, batches: Sequence[Tensor]) -> None:
+        """The updates of an epoch."""
+        for batch in batches:
+            self(batch)
 
     def __call__(self, batch: Tensor) -> None:
         """One update by the rows of these numbers, the same ones on all processes."""
@@ -141,27 +139,7 @@ class Steps:
         with self._rates_on_device():
             self._move()
 
-    def _can_write(self) -> bool:
-        """Whether steps can do without autograd: on a CPU, by one process, without checkpoints."""
-        options, accelerator = self.options, self.accelerator
-        plain = options.precision == "no" and options.checkpoint_dir is None and options.averaging is None
-        one = accelerator.device.type == "cpu" and accelerator.num_processes == 1
-        return plain and one
-
-    @torch.no_grad()
-    def _write_gradients(self, flat: FlatParameters, batch: Tensor) -> None:
-        rows, weights = self.train.take(batch)
-        weights = torch.ones(len(batch), dtype=torch.float32) if weights is None else weights
-        losses, gradients = flat.objective.with_gradients(*rows, weights / weights.sum().clamp_min(1e-30))
-        flat.write(gradients)
-        if self.options.clip_norm is not None:
-            flat.clip(self.options.clip_norm)
-        self.total += losses @ weights
-
     def _find_gradients(self, batch: Tensor) -> None:
-        if self.flat is not None:
-            self._write_gradients(self.flat, batch)
-            return
         rows, weights = self.train.take(batch[self.local])
         if self.drawing:
             draws = self._draws(batch)
@@ -199,9 +177,6 @@ class Steps:
         return Draws(self.generator, len(data_rows), data_rows)
 
     def _move(self) -> None:
-        if self.flat is not None:
-            self.optimizer.step()
-            return
         factors = self._step_factors()
         before = [part.clone() for part, _ in factors]
         self.optimizer.step()
@@ -242,9 +217,7 @@ def weighted_sum(losses: Tensor, weights: Tensor | None, n_rows: int) -> Tensor:
     return losses.sum() if weights is None else (losses * weights).sum()
 
 
-def make_optimizer(
-    objective: nn.Module, options: FitOptions, flat: FlatParameters | None = None
-) -> torch.optim.Optimizer:
+def make_optimizer(objective: nn.Module, options: FitOptions) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, with weight decay for `decayed_parameters`."""
     trainable = {name: p for name, p in objective.named_parameters() if p.requires_grad}
     if not trainable:
@@ -257,11 +230,6 @@ def make_optimizer(
         }
         for decays in (True, False)
     ]
-    if flat is not None:
-        decay = (options.weight_decay, 0.0)
-        groups = [
-            {"params": [p], "weight_decay": w} for p, w in zip(flat.groups, decay, strict=True) if len(p)
-        ]
     # Fused: one pass over the parameters in place of a dozen.
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],

@@ -103,9 +103,9 @@ class KDMClassifier(JointClassifier):
         batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
             between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
         max_epochs: `"auto"` is 300 and no more steps than `effort` allows; 100 without a trend.
-        learning_rate: `"auto"` is .003 for the trend, .01 without one.
+        learning_rate: `"auto"` is .003 for the trend, .006 with `effort="fast"`, and .01 without a trend.
         patience: epochs without improvement on held-out rows, after which training stops. The best weights
-            are kept. `"auto"` is 40 with `effort="best"` and without a trend; otherwise 100 steps, or 60 with
+            are kept. `"auto"` is 40 with `effort="best"` and without a trend; otherwise 100 steps, or 40 with
             `effort="fast"`, but between 3 and 40 epochs.
         validation_fraction: share of the rows to validate on; used only without a trend.
         max_rows: rows of earlier chunks that `partial_fit` keeps, at least one of every class; None keeps

@@ -15,6 +15,7 @@ from kdmkit.estimators.common.clusters import (
     Clusters,
     bandwidth_settings,
     log_bandwidths,
+    log_density_without_row,
     maximize_density,
     min_target_std,
     scores_without_row,
@@ -30,8 +31,6 @@ from kdmkit.nn.scaler import LARGEST_INPUT, normalized_weights, soft_clip
 from kdmkit.nn.trend import tilted_log_probs
 from kdmkit.training import Rows, fit_temperature
 
-# The learning rate of a trend.
-_TREND_RATE = 3e-3
 # Rows that every class has in addition to its own, for the first logits.
 _EXTRA_ROWS = 0.5
 # The first bandwidths, in units of √d, the typical distance between standardised rows.
@@ -93,7 +92,7 @@ def _fit_logits(
     share = normalized_weights(len(x), weights).to(x.device)
     # On the CPU: on a GPU scattered sums differ from run to run.
     counts = len(x) * torch.bincount(labels.cpu(), share.cpu(), minlength=n_classes) + _EXTRA_ROWS
-    rate = {"learning_rate": _TREND_RATE} if estimator.learning_rate == "auto" else {}
+    rate = {"learning_rate": effort_of(estimator).label_rate} if estimator.learning_rate == "auto" else {}
     fitted = fit_ensemble(
         x,
         labels,
@@ -193,13 +192,16 @@ class Offsets(nn.Module):
         x_without: Float[Tensor, "rows d"],
         log_weight_without: Float[Tensor, " rows"],
     ) -> Float[Tensor, " rows"]:
-        scores, log_density = scores_without_row(self.layer, x, member_of, x_without, log_weight_without)
+        layer, log_sigma = self.layer, self.layer.kernel("x").learned_bandwidth.value.log()
+        columns = x, member_of, x_without, log_weight_without
+        scores = scores_without_row(log_sigma, layer.components["x"], layer.logits, *columns)
         log_probs = tilted_log_probs(scores.softmax(-1), logits, self.offsets)
         losses = -log_probs.gather(1, labels.unsqueeze(1)).squeeze(1)
         if self.generative_weight:
-            losses = losses - self.generative_weight * log_density
+            log_p = log_density_without_row(scores, log_sigma, layer.logits, member_of, log_weight_without)
+            losses = losses - self.generative_weight * log_p
         prior = _PRIOR_OFFSETS * self.offsets.square().sum()
-        return with_priors(losses, self.layer, self.first, prior, self.n_rows)
+        return with_priors(losses, layer, self.first, prior, self.n_rows)
 
 
 # ---- draws

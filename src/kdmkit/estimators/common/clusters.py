@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from kdmkit._core.logspace import LOG2_E
 from kdmkit.estimators.common.effort import effort_of
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Scaler
@@ -26,7 +27,7 @@ _CLUSTER_SAMPLE = 50_000
 _LOST = 1e-12
 # EM of bandwidths: rows at most, steps at most, the gain in nats per row below which it ends.
 _EM_ROWS, _EM_STEPS, _EM_GAIN = 4096, 50, 1e-3
-_NEWTON_STEPS = 20
+_NEWTON_STEPS, _LEAST_SQUARE = 8, 1e-12
 # How far bandwidths stay above their lower bound, relative to it.
 _ABOVE = 1e-3
 # Rows per block of sums on a GPU.
@@ -165,19 +166,6 @@ def bandwidth_settings(estimator: Any, n: int) -> dict[str, Any]:
 
 
 def scores_without_row(
-    layer: JointLayer,
-    x: Float[Tensor, "n d"],
-    member_of: Int[Tensor, " n"],
-    x_without: Float[Tensor, "n d"],
-    log_weight_without: Float[Tensor, " n"],
-) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
-    """log p_j·k²(x, x_j) up to a constant, and log p(x), under clusters as they would be without the row."""
-    log_sigma = layer.kernel("x").learned_bandwidth.value.log()
-    columns = x, member_of, x_without, log_weight_without
-    return _scores_without_row(log_sigma, layer.components["x"], layer.logits, *columns)
-
-
-def _scores_without_row(
     log_sigma: Float[Tensor, " d"],
     components: Float[Tensor, "m d"],
     logits: Float[Tensor, " m"],
@@ -185,24 +173,42 @@ def _scores_without_row(
     member_of: Int[Tensor, " n"],
     x_without: Float[Tensor, "n d"],
     log_weight_without: Float[Tensor, " n"],
-) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
-    """`scores_without_row` with the logarithms of the bandwidths.
+) -> Float[Tensor, "n m"]:
+    """log p_j·k²(x_i, x_j) up to a constant, under clusters as they would be without the row i.
 
     Squares of differences are expanded, in float64: rows are standardised, so that zero lies among them.
+
+    Args:
+        log_sigma: the logarithms of the bandwidths.
+        components, logits: of the clusters.
+        x, member_of, x_without, log_weight_without: of the rows, see `Clusters`.
     """
-    scale, place = (-log_sigma).exp().double(), member_of.unsqueeze(1)
-    rows, centres, log_weights = scale * x, scale * components, logits.double()
-    without = log_weight_without.double()
-    of_cluster = without - (rows - scale * x_without).square().sum(1)
-    offsets = log_weights - centres.square().sum(1)
+    scale = (-log_sigma).exp().double()
+    rows, centres = scale * x, scale * components
+    offsets = logits - centres.square().sum(1)
     scores = torch.addmm(offsets, rows, centres.mT, alpha=2) - rows.square().sum(1, keepdim=True)
-    scores = scores.scatter(1, place, of_cluster.unsqueeze(1)).to(x.dtype)
+    of_cluster = log_weight_without - (rows - scale * x_without).square().sum(1)
+    return scores.scatter(1, member_of.unsqueeze(1), of_cluster.unsqueeze(1)).to(x.dtype)
+
+
+def log_density_without_row(
+    scores: Float[Tensor, "n m"],
+    log_sigma: Float[Tensor, " d"],
+    logits: Float[Tensor, " m"],
+    member_of: Int[Tensor, " n"],
+    log_weight_without: Float[Tensor, " n"],
+) -> Float[Tensor, " n"]:
+    """log p(x) from the scores, under clusters as they would be without the row."""
     # The weight of all rows but one: that of the other clusters, and that of the row's cluster without it.
+    log_weights = logits.double()
     log_total = log_weights.logsumexp(0)
     others = 1 - (log_weights - log_total).exp()
-    log_rest = log_total + (others[member_of] + (without - log_total).exp()).log()
+    log_rest = log_total + (others[member_of] + (log_weight_without.double() - log_total).exp()).log()
     log_norm = -log_sigma.double().sum() - len(log_sigma) / 2 * math.log(math.pi)
-    return scores, scores.logsumexp(1) + (log_norm - log_rest).to(x.dtype)
+    # Powers of two: on a CPU `torch.exp` is many times slower if results underflow.
+    top = scores.detach().amax(1, keepdim=True)
+    log_sum = ((scores - top) * LOG2_E).exp2().sum(1).log() + top.squeeze(1)
+    return log_sum + (log_norm - log_rest).to(scores.dtype)
 
 
 # ---- bandwidths of p(x) alone
@@ -238,9 +244,10 @@ def maximize_density(
     log_sigma = first = bandwidth.value.double().log()
     history: list[dict[str, float]] = []
     for step in range(_EM_STEPS):
-        scores, log_density = _scores_without_row(
+        scores = scores_without_row(
             log_sigma, components, logits, x, member_of, x_without, log_weight_without
         )
+        log_density = log_density_without_row(scores, log_sigma, logits, member_of, log_weight_without)
         if step == 0:
             # A row far from all others must not widen the bandwidths of all.
             low, _ = fences(log_density.double().unsqueeze(1), share.double())
@@ -275,8 +282,11 @@ def weighted_squares(
 def _posterior_log_sigma(
     squares: Float[Tensor, " d"], first: Float[Tensor, " d"], n: int
 ) -> Float[Tensor, " d"]:
-    """The t = log σ that minimises n·(t + squares/σ²) + p·(t − first)², by Newton's method."""
-    t = first.clone()
+    """The t = log σ that minimises n·(t + squares/σ²) + p·(t − first)², by Newton's method.
+
+    It starts from the minimum for p = 0, which is near if rows are many.
+    """
+    t = (2 * squares.clamp_min(_LEAST_SQUARE)).log() / 2
     for _ in range(_NEWTON_STEPS):
         ratio = squares * (-2 * t).exp()
         slope = n * (1 - 2 * ratio) + 2 * PRIOR_X * (t - first)

@@ -69,8 +69,8 @@ class CrossFitting(nn.Module):
         self.move_average(on_device=False)
         answers, saved = self.ensemble.answers_of_step(x)
         losses, slopes = self.loss.with_slopes(answers, y.unsqueeze(1))
-        learns = (~holds_out).to(losses.dtype)
-        learns /= learns.sum(1, keepdim=True)
+        # As many members learn from every row.
+        learns = (~holds_out).to(losses.dtype) / (holds_out.shape[1] - HOLDERS)
         by_answers = (learns * share.unsqueeze(1)).unsqueeze(-1) * slopes
         return (learns * losses).sum(1), self.ensemble.gradients_of_step(by_answers, saved)
 

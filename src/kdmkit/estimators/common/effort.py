@@ -22,6 +22,7 @@ class Effort:
         width: of a member's two hidden layers; `width_of_many` with 2,000 rows and more.
         patience: steps of an ensemble without improvement; None is 40 epochs.
         steps: of an ensemble, at most.
+        label_rate: the learning rate of a classifier's ensemble.
         bandwidth_steps, bandwidth_rate: steps of a joint KDM of residuals, and their learning rate.
         has_offsets: whether a classifier learns offsets of the logits about each component.
         most_components: of a non-parametric density; near rows are merged beyond that. None is one for
@@ -33,6 +34,7 @@ class Effort:
     width_of_many: int
     patience: int | None
     steps: int
+    label_rate: float
     bandwidth_steps: int
     bandwidth_rate: float = 0.05
     has_offsets: bool = False
@@ -44,9 +46,9 @@ class Effort:
 
 
 EFFORTS: dict[EffortName, Effort] = {
-    "fast": Effort(6, 32, 32, 60, 600, 60, 0.15, most_components=8192),
-    "default": Effort(8, 32, 64, 100, 1500, 120),
-    "best": Effort(16, 64, 64, None, 4000, 200, has_offsets=True),
+    "fast": Effort(6, 32, 32, 40, 600, 6e-3, 30, 0.25, most_components=8192),
+    "default": Effort(8, 32, 64, 100, 1500, 3e-3, 120),
+    "best": Effort(16, 64, 64, None, 4000, 3e-3, 200, has_offsets=True),
 }
 # Epochs without improvement, at least, and if no number of steps is given.
 _FEWEST_EPOCHS, _EPOCHS = 3, 40

@@ -12,11 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import check_number
+from kdmkit._core.logspace import LOG2_E
 from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import ResidualMemory
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.nn.trend import with_background
 from kdmkit.ops import SquaredDistance, log_mix
+from kdmkit.ops.scaled_points import narrow_product
 
 
 def log_overlap_with_others(
@@ -184,8 +186,9 @@ _LEAST_GAIN = 0.01
 _STANDARD_ERRORS = 3.0
 # The number of rows to compare candidates by.
 _JUDGES = 2000
-# Pairs of rows whose distances are computed at once.
-_PAIRS_AT_ONCE = 1 << 19
+# Pairs of rows whose distances are computed at once, on a CPU, in its caches, and on other devices.
+_PAIRS_ON_CPU, _PAIRS_ELSEWHERE = 1 << 19, 1 << 25
+_TINY = 1e-30
 
 #: From row numbers, g(x) `(*lead, rows, values)` and the coverage `(*lead, rows, 1)` of memories without the
 #: row, to the loss of every row `(*lead, rows)`.
@@ -242,25 +245,24 @@ def answers_without_row(
 
     Distances are computed once, block by block, in float64 and relative to the nearest other row.
     """
-    x, values, log_weights = memory.rows.double(), memory.residuals, memory.log_weights
-    squares = x.square().sum(1)
-    means = values.new_empty(len(sigmas), len(rows), values.shape[1])
-    log_overlaps = log_weights.new_empty(means.shape[:-1])
-    for block in torch.arange(len(rows), device=x.device).split(max(1, _PAIRS_AT_ONCE // len(x))):
+    x, values, weights = memory.rows.double(), memory.residuals, memory.log_weights.exp().unsqueeze(1)
+    squares, weighted = x.square().sum(1), torch.cat([weights * values, weights], 1)
+    sums = values.new_empty(len(sigmas), len(rows), values.shape[1] + 1)
+    log_nearest = values.new_empty(sums.shape[:-1])
+    pairs = _PAIRS_ON_CPU if x.device.type == "cpu" else _PAIRS_ELSEWHERE
+    for block in torch.arange(len(rows), device=x.device).split(max(1, pairs // len(x))):
         left_out = rows[block]
         distances = torch.addmm(squares[left_out].unsqueeze(1) + squares, x[left_out], x.mT, alpha=-2)
         distances.scatter_(1, left_out.unsqueeze(1), torch.inf)
         nearest = distances.amin(1, keepdim=True)
         beyond = (distances - nearest).to(values.dtype)
         for i, sigma in enumerate(sigmas):
-            scores = torch.add(log_weights, beyond, alpha=-(sigma**-2))
-            largest = scores.amax(1, keepdim=True)
-            weights = scores.sub_(largest).exp_()
-            total = weights.sum(1, keepdim=True)
-            means[i, block] = (weights @ values) / total
-            overlap = total.log() + largest - (nearest / sigma**2).to(total.dtype)
-            log_overlaps[i, block] = overlap.squeeze(1)
-    return means, log_overlaps
+            # Powers of two: on a CPU `torch.exp` is many times slower if results underflow.
+            overlaps = torch.mul(beyond, -LOG2_E / sigma**2).exp2_()
+            sums[i, block] = narrow_product(overlaps, weighted)
+            log_nearest[i, block] = -nearest.squeeze(1).to(values.dtype) / sigma**2
+    total = sums[..., -1].clamp_min(_TINY)
+    return sums[..., :-1] / total.unsqueeze(-1), total.log() + log_nearest
 
 
 def _is_significant(gains: Float[Tensor, " n"]) -> bool:

@@ -19,7 +19,7 @@ _STEPS, _LEAST_CHANGE = 8, 1e-7
 # The penalty of the constants, relative to the others': matrices stay positive definite.
 _FREE = 1e-9
 # Answers that are computed at once.
-_ANSWERS_AT_ONCE = 1 << 20
+_ANSWERS_AT_ONCE = 1 << 18
 _TINY = 1e-30
 # At most this many directions, those in which rows vary most.
 _MOST_DIRECTIONS = 500
@@ -50,7 +50,8 @@ class LabelLoss(MemberLoss):
 
     def with_slopes(self, answers: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         labels = y.unsqueeze(-1).expand(*answers.shape[:-1], 1)
-        slopes = answers.softmax(-1)
+        # Along the last of several dimensions a softmax of few numbers is ten times slower on a CPU.
+        slopes = answers.movedim(-1, 0).softmax(0).movedim(0, -1)
         chosen = slopes.gather(-1, labels)
         losses = -chosen.log().squeeze(-1)
         if bool((chosen == 0).any()):
@@ -115,7 +116,7 @@ def start_linear(
         if not after < least:
             break
         best, least = models, after
-    ensemble.linear.copy_(directions @ best[:, :-1].float())
+    ensemble.linear.copy_(directions @ best[:, :-1].to(directions))
     ensemble.biases[-1].copy_(best[:, -1:])
 
 
@@ -136,6 +137,8 @@ def _principal(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n r1"], Float[Te
 class LinearModels:
     """Linear models of all members, `(k, r1, outputs)` with the constants last, and their losses.
 
+    Models are on the CPU, where small systems of equations are solved without loading libraries of a GPU.
+
     Args:
         rows: with a last column of ones.
         y, w: targets and weights of the rows.
@@ -155,7 +158,7 @@ class LinearModels:
     ) -> None:
         self.loss, self.weight = loss, float(w.sum())
         (k, outputs), r = constants.shape, rows.shape[1]
-        self.constant = constants.new_zeros(k, r, outputs, dtype=torch.float64)
+        self.constant = torch.zeros(k, r, outputs, dtype=torch.float64)
         self.constant[:, -1] = constants
         held = torch.where(holds_out, w.unsqueeze(1), 0)
         learned = torch.where(holds_out, 0, w.unsqueeze(1))
@@ -166,14 +169,15 @@ class LinearModels:
         weighted = w.unsqueeze(1) * rows
         left_out = [member.nonzero().squeeze(1) for member in held.mT]
         squares = torch.stack([rows[index].mT @ weighted[index] for index in left_out])
-        self.squares = (rows.mT @ weighted - squares).double()
+        self.squares = (rows.mT @ weighted - squares).double().cpu()
 
     def held_out_loss(self, models: Float[Tensor, "k r1 outputs"]) -> float:
         """The loss of the mean answer of the members that hold out a row, mean over rows."""
         (k, r, outputs), total = models.shape, 0.0
+        coefficients = models.to(self.blocks[0][0]).movedim(0, 1).reshape(r, -1)
         for rows, y, w, _, held in self.blocks:
             share = held / held.sum(1, keepdim=True).clamp_min(_TINY)
-            answers = (rows @ models.to(rows).movedim(0, 1).reshape(r, -1)).view(-1, k, outputs)
+            answers = (rows @ coefficients).view(-1, k, outputs)
             total += float(w @ self.loss((share.unsqueeze(-1) * answers).sum(1), y))
         return total / self.weight
 
@@ -193,12 +197,13 @@ class LinearModels:
         ahead = models
         moves = torch.ones_like(models[:, :1, :1], dtype=torch.bool)
         for step in range(_STEPS):
-            gradient = self.blocks[0][0].new_zeros(r, k * outputs)
+            coefficients = ahead.to(self.blocks[0][0]).movedim(0, 1).reshape(r, -1)
+            gradient = torch.zeros_like(coefficients)
             for rows, y, _, learned, _ in self.blocks:
-                answers = (rows @ ahead.to(rows).movedim(0, 1).reshape(r, -1)).view(-1, k, outputs)
+                answers = (rows @ coefficients).view(-1, k, outputs)
                 _, slopes = self.loss.with_slopes(answers, y.unsqueeze(1))
                 gradient.addmm_(rows.mT, (learned.unsqueeze(-1) * slopes).flatten(1))
-            by_models = gradient.view(r, k, outputs).movedim(1, 0) + penalty.unsqueeze(1) * ahead
+            by_models = gradient.cpu().view(r, k, outputs).movedim(1, 0) + penalty.unsqueeze(1) * ahead
             change = torch.where(moves, ahead - torch.cholesky_solve(by_models, factor) - models, 0)
             models = models + change
             moves = change.abs().amax((1, 2), keepdim=True) > _LEAST_CHANGE

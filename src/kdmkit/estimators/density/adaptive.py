@@ -35,7 +35,7 @@ _SCALES, _LEAST_GAIN, _LEAST_SHARE = (0.5, 1.0, 2.0, 4.0), 0.02, 0.01
 # Outliers are farther than this from most values, in units of the range of these.
 _REACH = 10.0
 # Rows that calibrate p-values, at most and at least, their scores, and scores that are computed at once.
-_CALIBRATION, _LEAST_CALIBRATION, _SCORES, _SCORES_AT_ONCE = 512, 64, 1 << 23, 1 << 21
+_CALIBRATION, _LEAST_CALIBRATION, _SCORES, _SCORES_AT_ONCE = 512, 64, 1 << 23, 1 << 18
 # Rows with a smaller log-overlap are no component's centre.
 _NEAR = -1e-3
 # A lower bound on a row's log-likelihood per dimension: a row far from all others must not decide alone.

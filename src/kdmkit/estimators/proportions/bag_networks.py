@@ -16,7 +16,7 @@ from kdmkit.estimators.proportions.bag_likelihood import (
     RowLikelihood,
 )
 from kdmkit.estimators.proportions.label_proportions import LabelProportions
-from kdmkit.nn import JointLayer, MLPEnsemble
+from kdmkit.nn import DrawingModule, JointLayer, MLPEnsemble
 from kdmkit.training import Bags, PhasedFit
 
 # Losses to compare, and the largest mean size of bags that suits the first one if no bags are held out.
@@ -25,15 +25,16 @@ _LOSSES, _SMALL_BAGS = ("proportions", "likelihood"), 64
 _MEMBERS, _HIDDEN = 4, (128, 128)
 
 
-class MeanLogits(nn.Module):
-    """The mean logits of an ensemble."""
+class MeanLogits(DrawingModule):
+    """The mean logits of an ensemble; in training, rows have noise of a standard deviation."""
 
-    def __init__(self, d: int, n_classes: int, generator: torch.Generator) -> None:
+    def __init__(self, d: int, n_classes: int, noise: float, generator: torch.Generator) -> None:
         super().__init__()
+        self.noise = noise
         self.ensemble = MLPEnsemble([d, *_HIDDEN, n_classes], n_members=_MEMBERS, generator=generator)
 
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
-        mean: Tensor = self.ensemble(x).mean(1)
+        mean: Tensor = self.ensemble(self.noisy(x, self.noise)).mean(1)
         return mean
 
 

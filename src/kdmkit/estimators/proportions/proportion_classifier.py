@@ -73,7 +73,7 @@ class KDMProportionClassifier(JointClassifier):
         sigma: starting bandwidth of all dimensions, in units of the features (standardised or not);
             `"auto"` is the mean distance between rows.
         noise: standard deviation of noise on inputs in training, in the same units: the regulariser of
-            `"likelihood"` without an encoder.
+            `"auto"` and `"likelihood"` without an encoder.
         standardize: whether features are standardised first; False often suits one-hot columns. A user's own
             encoder always gets rows as they are.
         max_epochs, learning_rate, patience: of the training.
@@ -217,7 +217,7 @@ class KDMProportionClassifier(JointClassifier):
             phases = start(loss)
             if phases.encoder is not None and phases.dense is not None:
                 return FittedNetwork(loss, phases.encoder, phases.dense, phases)
-            logits = MeanLogits(rows.shape[1], proportions.n_classes, phases.generator)
+            logits = MeanLogits(rows.shape[1], proportions.n_classes, phases.noise, phases.generator)
             return FittedNetwork(loss, logits, nn.Identity(), phases)
 
         if is_trend:

@@ -77,7 +77,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         max_epochs: `"auto"` is 300 and no more steps than `effort` allows; 100 without a trend.
         learning_rate: of the trend, or of all training without one.
         patience: epochs without improvement on held-out rows, after which training stops. `"auto"` is 40 with
-            `effort="best"` and without a trend; otherwise 100 steps, or 60 with `effort="fast"`, but
+            `effort="best"` and without a trend; otherwise 100 steps, or 40 with `effort="fast"`, but
             between 3 and 40 epochs.
         validation_fraction: share of the rows to validate on; used only without a trend.
         novelty_rows: rows that the model keeps for `novelty`, also in files; 0 keeps none.

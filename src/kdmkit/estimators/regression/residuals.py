@@ -9,12 +9,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from kdmkit._core.logspace import exp_, finite_max, safe_log
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.clusters import (
     PRIOR_X,
     Clusters,
     bandwidth_settings,
     log_bandwidths,
+    log_density_without_row,
     scores_without_row,
     weighted_squares,
     with_priors,
@@ -41,6 +43,7 @@ _FIRST_SIGMA = 0.7
 _FIRST_STD = 0.7
 # Half the precision of the prior of the logarithms of y's bandwidths, about their mean.
 _PRIOR_Y = 1.0
+_TINY = 1e-30
 # The logit of the first contraction.
 _FIRST_LOGIT = 2.0
 
@@ -267,22 +270,25 @@ class LeaveOneOut(nn.Module):
         r_without: Float[Tensor, "n outputs"],
         log_weight_without: Float[Tensor, " n"],
     ) -> Float[Tensor, " n"]:
-        scores, log_density = scores_without_row(self.layer, x, member_of, x_without, log_weight_without)
-        is_member = nn.functional.one_hot(member_of, self.layer.n_components).bool()
-        residuals = torch.where(is_member.unsqueeze(-1), r_without.unsqueeze(1), self.layer.components["y"])
+        layer, log_sigma = self.layer, self.layer.kernel("x").learned_bandwidth.value.log()
+        columns = x, member_of, x_without, log_weight_without
+        scores = scores_without_row(log_sigma, layer.components["x"], layer.logits, *columns)
+        is_member = nn.functional.one_hot(member_of, layer.n_components).bool()
+        residuals = torch.where(is_member.unsqueeze(-1), r_without.unsqueeze(1), layer.components["y"])
         rho = KDM(
             self.logit.sigmoid() * residuals,
             None,
-            self.layer.kernel("y"),
+            layer.kernel("y"),
             log_weights=torch.log_softmax(scores, -1),
             validate_args=False,
         )
         losses = -rho.log_prob(r) if self.loss == "nll" else squared_error(rho, r)
         if self.generative_weight:
-            losses = losses - self.generative_weight * log_density
-        of_y = log_bandwidths(self.layer, "y")
+            log_p = log_density_without_row(scores, log_sigma, layer.logits, member_of, log_weight_without)
+            losses = losses - self.generative_weight * log_p
+        of_y = log_bandwidths(layer, "y")
         prior = _PRIOR_Y * (of_y - of_y.mean(0)).square().sum()
-        return with_priors(losses, self.layer, self.first, prior, self.n_rows)
+        return with_priors(losses, layer, self.first, prior, self.n_rows)
 
     @property
     def writes_gradients(self) -> bool:
@@ -300,26 +306,33 @@ class LeaveOneOut(nn.Module):
         share: Float[Tensor, " n"],
     ) -> tuple[Float[Tensor, " n"], tuple[Tensor, ...]]:
         """`forward`, and the gradients of Σ_i share_i·loss_i by contraction, bandwidths of x, those of y."""
-        layer, alpha = self.layer, self.generative_weight
+        layer, alpha, centres = self.layer, self.generative_weight, self.layer.components["x"]
         sigma_x, sigma_y = layer.kernel("x").learned_bandwidth, layer.kernel("y").learned_bandwidth
-        scores, log_density = scores_without_row(layer, x, member_of, x_without, log_weight_without)
-        log_w = scores.log_softmax(-1)
+        value_x, value_y = sigma_x.value, sigma_y.value
+        log_sigma = value_x.log()
+        rows = x, member_of, x_without, log_weight_without
+        scores = scores_without_row(log_sigma, centres, layer.logits, *rows)
         place = member_of.view(-1, 1, 1).expand(-1, 1, r.shape[1])
         residuals = layer.components["y"].expand(len(r), -1, -1).scatter(1, place, r_without.unsqueeze(1))
-        factor, variance = self.logit.sigmoid(), sigma_y.value.square() / 2
+        factor, variance = self.logit.sigmoid(), value_y.square() / 2
         error = r.unsqueeze(1) - factor * residuals
         ratio = error.square() / variance
-        log_joint = log_w - (ratio + (2 * math.pi * variance).log()).sum(-1) / 2
-        log_p = log_joint.logsumexp(-1, keepdim=True)
-        losses, posterior = -log_p.squeeze(1), share.unsqueeze(1) * (log_joint - log_p).exp()
-        by_scores = share.unsqueeze(1) * (1 - alpha) * log_w.exp() - posterior
+        log_joint = scores.log_softmax(1) - (ratio + (2 * math.pi * variance).log()).sum(-1) / 2
+        top = finite_max(log_joint)
+        joint = exp_(log_joint - top)
+        total = joint.sum(1, keepdim=True)
+        losses = -safe_log(total).add(top).squeeze(1)
+        posterior = (share.unsqueeze(1) / total.clamp_min(_TINY)) * joint
+        by_scores = (share * (1 - alpha)).unsqueeze(1) * scores.softmax(1) - posterior
+        squares = weighted_squares(by_scores, x, centres, member_of, x_without)
+        by_sigma_x = 2 * squares / value_x**3
         if alpha:
-            losses = losses - alpha * log_density
-        value_x, value_y = sigma_x.value, sigma_y.value
-        squares = weighted_squares(by_scores, x, layer.components["x"], member_of, x_without)
-        by_sigma_x = 2 * squares / value_x**3 + alpha * share.sum() / value_x
-        by_sigma_y = (posterior.unsqueeze(-1) * (1 - ratio)).sum(0) / value_y
-        by_factor = -(posterior.unsqueeze(-1) * error * residuals / variance).sum((0, 1))
+            log_p = log_density_without_row(scores, log_sigma, layer.logits, member_of, log_weight_without)
+            losses = losses - alpha * log_p
+            by_sigma_x += alpha * share.sum() / value_x
+        posterior = posterior.unsqueeze(-1)
+        by_sigma_y = (posterior * (1 - ratio)).sum(0) / value_y
+        by_factor = -(posterior * error * residuals / variance).sum((0, 1))
         # The priors.
         of_x, of_y, scale = (
             sigma_x.raw - self.first,
