@@ -27,6 +27,8 @@ _GRID = torch.logspace(-2, 4, 49, dtype=torch.float64)
 _BLOCK = 4096
 # Logits are finite: no probability is less than this one.
 _LEAST = 1e-9
+# Pseudo-rows of the presence of cells that may be independent: its chance is the same in all rows then.
+_INDEPENDENT_PRESENCE = 1e3
 # Steps of expectation maximisation end when they raise the mean log-likelihood of rows by less, in nats.
 _LEAST_GAIN, _MOST_STEPS = 0.002, 30
 
@@ -277,7 +279,7 @@ class TableRecipe:
             the concentration of the edge (`edge_concentrations`), clipped. A weak dependence is shrunk more.
         fewest_presence_shrinkage: the least of them for a variable that says whether a cell is there: rules
             such as "no income of a spouse without a spouse" have no exceptions.
-        independent_shrinkage: pseudo-rows where a variable may be independent of its parent.
+        independent_shrinkage: pseudo-rows where a variable, no presence, may be independent of its parent.
         doubtful_shrinkage: in tables with missing cells it takes the place of shrinkage if leave-one-out
             prediction says that the parent tells something, but so little that chance may be the reason. The
             presence of cells counts as independent then.
@@ -357,12 +359,11 @@ class TableRecipe:
             for name, a in concentrations.items()
         }
         most = self.independent_shrinkage
-        weak = {
-            name: max(linked[name], min(most, self.doubtful_shrinkage * concentrations[name]))
-            for name in doubtful
-            if presences and name not in presences
-        }
-        return linked | dict.fromkeys(independent, most) | weak
+        some = [name for name in doubtful if presences and name not in presences]
+        weak = {n: max(linked[n], min(most, self.doubtful_shrinkage * concentrations[n])) for n in some}
+        of_presence = most if self.target_weight else _INDEPENDENT_PRESENCE
+        apart = {name: of_presence if name in presences else most for name in independent}
+        return linked | apart | weak
 
     def batch_size(self, n_rows: int) -> int:
         """The number of rows of a batch."""

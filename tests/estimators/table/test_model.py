@@ -58,6 +58,13 @@ def test_weak_dependences_are_shrunk_more() -> None:
     assert TARGET_RECIPE.pseudo_rows(concentrations) == {"a": 1.0, "b": 2.0, "c": 20.0}
 
 
+def test_presence_that_may_be_independent_has_one_chance() -> None:
+    """Other variables keep weak dependences, and so does presence where targets are predicted from it."""
+    concentrations, both = {"a": 1.0, "b": 40.0}, {"independent": ["a", "b"], "presences": ["b"]}
+    assert TABLE_RECIPE.pseudo_rows(concentrations, **both) == {"a": 20.0, "b": 1000.0}
+    assert TARGET_RECIPE.pseudo_rows(concentrations, **both) == {"a": 20.0, "b": 20.0}
+
+
 def test_a_fit_to_the_end_does_not_learn_noise_by_heart() -> None:
     """Independent columns: rows of the fit are hardly more probable than others, also without validation.
 
