@@ -28,7 +28,7 @@ def test_a_run_measures_every_method_and_continues(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(bag_losses, "PARTS", {"development": ("breast cancer",), "test": ()})
     report = bag_losses.run(tmp_path, verbose=False)
     assert [row[2] for row in report.rows] == list(KINDS)
-    accuracies = np.array([row[3:] for row in report.rows], dtype=float)
+    accuracies = np.array([row[4:] for row in report.rows], dtype=float)
     assert accuracies.shape == (2, len(METHODS))
     assert accuracies.min() > 0.8
     lines = (tmp_path / "bag-losses.jsonl").read_text()

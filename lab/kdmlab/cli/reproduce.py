@@ -58,7 +58,9 @@ def reproduce_pace(
         list[str] | None,
         typer.Option(help="fast, default, best, boosting, forest, linear or 0.2.0; may be repeated."),
     ] = None,
-    settings: Annotated[str, typer.Option(help="A name of what is tried, on development tables.")] = "second",
+    settings: Annotated[
+        str, typer.Option(help="A name of what is tried, on development tables.")
+    ] = "defaults",
     old: Annotated[
         Path | None, typer.Option(help="The source of kdmkit 0.2.0, which is measured, too.")
     ] = None,

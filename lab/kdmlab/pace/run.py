@@ -12,8 +12,8 @@ from kdmlab.pace.measure import EFFORTS, FOLDS, OLD, PEERS, SEED, measure
 from kdmlab.pace.report import report
 
 KINDS: tuple[Kind, ...] = ("classifier", "regressor")
-#: The name of this measurement, unless something else is tried. That of the first one was "defaults".
-SETTINGS = "second"
+#: The name of the settings of all methods, unless something else is tried.
+SETTINGS = "defaults"
 
 
 def run(

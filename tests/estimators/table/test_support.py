@@ -1,7 +1,9 @@
 """Evidence outside of the data is answered and told."""
 
 import json
+import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import kdmkit as kdm
 import typecheck
+from kdmkit.estimators.table.answering.support import Margins
 
 pd = pytest.importorskip("pandas")
 
@@ -123,6 +126,47 @@ def test_the_support_does_not_depend_on_questions_before(tied: kdm.KDMTable, unc
     with pytest.warns(UserWarning, match="like those of the data"):
         tied.query("c", {"a": 2, "b": -2})
     assert tied.query("c", given).support == first
+
+
+@pytest.fixture(scope="module")
+def young() -> kdm.KDMTable:
+    """A table of wines after one epoch."""
+    with typecheck.off():
+        return kdm.KDMTable(n_components=8, max_epochs=1, random_state=0).fit(_wines())
+
+
+def _wines() -> Any:
+    return pytest.importorskip("sklearn.datasets").load_wine(as_frame=True).frame
+
+
+def _are_unusual(table: kdm.KDMTable, names: list[str]) -> list[bool]:
+    """Whether the least probable rows of the data are unusual evidence by some columns."""
+    rows = _wines()[names]
+    rows = rows.iloc[np.argsort(table.score_samples(rows))[:10]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [table.query("alcohol", row).is_unusual for row in rows.to_dict("records")]
+
+
+@pytest.mark.parametrize("others", [[], ["hue"], ["hue", "color_intensity"]])
+def test_cells_of_the_data_are_no_reason_for_a_young_model(
+    young: kdm.KDMTable, others: list[str], unchecked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["proanthocyanins", *others]
+    assert not any(_are_unusual(young, names))
+    support = young._engine().support
+    monkeypatch.setattr(support, "margins", Margins())
+    support._last = None, False
+    assert any(_are_unusual(young, names))
+
+
+def test_a_saved_model_tells_the_same(young: kdm.KDMTable, tmp_path: Path, unchecked: None) -> None:
+    kdm.save(young, tmp_path / "young.kdm")
+    again = kdm.load(tmp_path / "young.kdm")
+    assert again._engine().support.measure() == young._engine().support.measure()
+    assert pickle.loads(pickle.dumps(young))._margins.rows is None
+    with pytest.warns(UserWarning, match="between the least and the greatest"):
+        again.query("alcohol", {"hue": 9.0})
 
 
 def test_draws_outside_of_the_data_are_told(weather: kdm.KDMTable, unchecked: None) -> None:

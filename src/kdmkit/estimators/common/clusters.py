@@ -22,7 +22,7 @@ _BATCH = 256
 # Half the precision of the prior of the logarithms of x's bandwidths, about their start.
 PRIOR_X = 2.0
 # k-means is fitted to at most this many rows.
-_CLUSTER_SAMPLE = 50_000
+_CLUSTER_SAMPLE = 20_000
 # Weights below this share of a cluster's weight are lost in a difference.
 _LOST = 1e-12
 # EM of bandwidths: rows at most, steps at most, the gain in nats per row below which it ends.

@@ -40,9 +40,10 @@ _N_ROWS, _RARE = (100, 1000, 5000, 20_000), 1e-3
 _BLOCK, _MOST_SETS, _ROUNDING = 4096, 100, 1e-5
 # A value of a density counts with a neighbourhood: this share of the interquartile range of its column.
 _NEIGHBOURHOOD = 0.02
-# Margins: rows and draws that are compared, the share of them that is less probable, how many sets of two and
-# of three columns are compared, and a difference in nats that may be chance.
-_N_COMPARED, _LEAST, _N_SETS, _CHANCE = 2000, 1e-3, 24, 1.0
+# Margins: rows and draws that are compared, fewer of them in wide tables; the share of them that is less
+# probable; how many sets of two and of three columns are compared; a difference in nats that may be chance.
+_N_COMPARED, _FEWEST_COMPARED, _N_CELLS = 2000, 200, 60_000
+_LEAST, _N_SETS, _CHANCE = 1e-3, 24, 1.0
 
 
 @dataclass
@@ -64,7 +65,8 @@ class Margins:
     @classmethod
     def by(cls, rows: Table, seed: int) -> Margins:
         """Margins that are measured by some of the rows when they are first needed."""
-        index = np.random.default_rng(seed).permutation(len(rows))[:_N_COMPARED]
+        n = min(_N_COMPARED, max(_FEWEST_COMPARED, _N_CELLS // max(1, len(rows.columns))))
+        index = np.random.default_rng(seed).permutation(len(rows))[:n]
         return cls(rows=rows.take(torch.from_numpy(index)))
 
 
@@ -166,8 +168,8 @@ class Support:
         margins, choose = self.margins, random.Random(0)
         if (rows := margins.rows) is None:
             return margins
-        names = list(self.engine.schema.roots)
-        drawn = self.engine.evidence([{}]).sample(_N_COMPARED, self._generator(2), self._variables(names))
+        names, n = list(self.engine.schema.roots), max(len(rows), _FEWEST_COMPARED)
+        drawn = self.engine.evidence([{}]).sample(n, self._generator(2), self._variables(names))
         for name in names:
             of_draws, of_rows = self._least([name], drawn), self._least([name], self._present([name], rows))
             margins.single[name] = of_draws, of_rows if of_draws - of_rows > _CHANCE else of_draws
