@@ -325,6 +325,7 @@ class Support:
                 for column in self.engine.columns.values()
                 if column.presence is not None and column.presence.there.keys() <= set(variables)
                 for name in column.variables
+                if name in variables
             }
             log_prob = joint.marginal(*variables).log_prob(observed=observed, **rows)
         log_prob = log_prob.double()
