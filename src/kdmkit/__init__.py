@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from kdmkit.serialize import load, save
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "KDM",
