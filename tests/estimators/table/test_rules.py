@@ -74,6 +74,17 @@ def test_what_is_found(table: kdm.KDMTable) -> None:
     assert "total = food + drinks + tip" in repr(table.rules_)
 
 
+def test_levels_of_many_rows_keep_their_function() -> None:
+    """Chance would agree in so many rows with probability 0 in float64."""
+    levels = np.random.default_rng(0).integers(0, 8, 8000)
+    frame = pd.DataFrame(
+        {"town": [f"town {i}" for i in levels], "region": [f"region {i // 2}" for i in levels]}
+    )
+    with typecheck.off():
+        table = kdm.KDMTable(n_components=2, max_epochs=1).fit(frame)
+    assert [str(rule) for rule in table.rules_] == ["town -> region"]
+
+
 def test_chance_is_no_rule() -> None:
     """Independent columns, columns of other sizes, and noise around a sum keep no rule."""
     rng = np.random.default_rng(3)

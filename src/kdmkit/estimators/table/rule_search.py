@@ -178,9 +178,9 @@ def _is_supported(fine: View, coarse: View, margin: float) -> bool:
     repeats = (counts - 1)[value != commonest].sum()
     if repeats < _FEWEST_REPEATS:
         return False
-    shares = coarse.counts / n
+    log_shares = np.log(coarse.counts[coarse.counts > 0] / n)
     sizes, how_often = np.unique(counts, return_counts=True)
-    nats = -(how_often * np.log((shares ** sizes[:, None]).sum(1))).sum()
+    nats = -(how_often * np.logaddexp.reduce(sizes[:, None] * log_shares, axis=1)).sum()
     return bool(nats >= margin)
 
 
