@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import platform
 import random
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -25,14 +24,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from _paths import ROOT
 
 import kdmkit as kdm
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from laws.frames import LawFrame, random_frame  # noqa: E402
-from laws.real_frames import real_frames  # noqa: E402
+from laws.frames import LawFrame, random_frame
+from laws.real_frames import real_frames
 
 _FITS: dict[str, dict[str, Any]] = {"defaults": {}, "one epoch": {"n_components": 8, "max_epochs": 1}}
 _GENERATED = 6

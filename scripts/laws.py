@@ -18,7 +18,6 @@ import json
 import math
 import multiprocessing
 import platform
-import sys
 import tempfile
 import time
 import warnings
@@ -27,15 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _paths import ROOT
 
 import kdmkit as kdm
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from laws.checks import TOLERANCES, Laws, fitted, saved_and_loaded  # noqa: E402
-from laws.frames import LawFrame, random_frame  # noqa: E402
-from laws.real_frames import real_frames  # noqa: E402
+from laws.checks import TOLERANCES, Laws, fitted, saved_and_loaded
+from laws.frames import LawFrame, random_frame
+from laws.real_frames import real_frames
 
 # A p-value below this one, after Bonferroni's correction, rejects that frequencies agree with probabilities.
 _LEVEL = 0.01

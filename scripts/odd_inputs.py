@@ -15,7 +15,6 @@ import json
 import pickle
 import platform
 import re
-import sys
 import tempfile
 import time
 import warnings
@@ -24,13 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _paths import ROOT
 
 import kdmkit as kdm
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from estimators.table.odd_data import large_files, odd_file, odd_frame  # noqa: E402
+from estimators.table.odd_data import large_files, odd_file, odd_frame
 
 #: Seeds of the tests are smaller.
 _FIRST_SEED = 1000

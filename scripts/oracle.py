@@ -15,20 +15,16 @@ import argparse
 import collections
 import json
 import platform
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from _paths import ROOT
 
 import kdmkit as kdm
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from distributions.oracle_deviations import Deviation, deviations, gradient_deviations  # noqa: E402
-from estimators.table.table_oracle import table_deviations  # noqa: E402
+from distributions.oracle_deviations import Deviation, deviations, gradient_deviations
+from estimators.table.table_oracle import table_deviations
 
 _WORDS = {
     False: """The oracle knows the parameters of a model and sums over cells of all variables and all states,

@@ -16,7 +16,6 @@ import os
 import platform
 import random
 import socket
-import sys
 import threading
 import time
 import warnings
@@ -29,19 +28,16 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import torch
+from _paths import ROOT
 
 import kdmkit as kdm
+from browser.conftest import chromium
+from browser.test_speed import MOVES
+from explore.clients import Running, moves
+from explore.conftest import parcels
+from explore.fuzz import requests, sql_text
 from kdmlab.common.machine import machine
 from kdmlab.tables.data import adult_missing
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from browser.conftest import chromium  # noqa: E402
-from browser.test_speed import MOVES  # noqa: E402
-from explore.clients import Running, moves  # noqa: E402
-from explore.conftest import parcels  # noqa: E402
-from explore.fuzz import requests, sql_text  # noqa: E402
 
 # Seconds of clients, of worst questions and of silence; the time limit of questions beside the worst ones.
 _MINUTE, _BESIDE, _SILENT, _LIMIT = 60.0, 20.0, 300, 5.0

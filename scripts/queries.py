@@ -13,7 +13,6 @@ import collections
 import gc
 import platform
 import random
-import sys
 import time
 import tracemalloc
 import warnings
@@ -24,17 +23,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from _paths import ROOT
 
 import kdmkit as kdm
+from estimators.table.random_queries import QueryWriter, enormous, mutated, random_columns
 from kdmkit.distributions.events import Event
 from kdmkit.estimators.table.language import QueryError, parse_event, parse_query
 from kdmkit.estimators.table.outcomes import syntax_of
 from kdmkit.estimators.table.vocabulary import ColumnSyntax
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from estimators.table.random_queries import QueryWriter, enormous, mutated, random_columns  # noqa: E402
 
 # Queries about one list of columns, and the share of queries with thousands of parts.
 _PER_COLUMNS, _ENORMOUS = 50, 0.05
