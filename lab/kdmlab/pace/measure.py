@@ -30,6 +30,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from kdmkit import KDMClassifier, KDMRegressor
+from kdmlab.common.files import write_arrays
 from kdmlab.pace.data import Array, Kind, load
 
 SEED = 0
@@ -112,7 +113,7 @@ def _of_old(kind: Kind, arrays: dict[str, Array], old: Path | None) -> dict[str,
         raise ValueError("old: expected the folder with the source of kdmkit 0.2.0, got None")
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "rows.npz", Path(folder) / "answers.npz"
-        np.savez(source, **arrays)  # type: ignore[arg-type]
+        write_arrays(source, arrays)
         task = {"kind": kind, "source": str(source), "target": str(target), "seed": SEED}
         facts = _asked(_process(old), json.dumps(task))
         if facts["version"] != OLD:
