@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.logspace import LOG2_E
+from kdmkit._core.logspace import exp_
 from kdmkit.estimators.common.effort import effort_of
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Scaler
@@ -205,9 +205,8 @@ def log_density_without_row(
     others = 1 - (log_weights - log_total).exp()
     log_rest = log_total + (others[member_of] + (log_weight_without.double() - log_total).exp()).log()
     log_norm = -log_sigma.double().sum() - len(log_sigma) / 2 * math.log(math.pi)
-    # Powers of two: on a CPU `torch.exp` is many times slower if results underflow.
     top = scores.detach().amax(1, keepdim=True)
-    log_sum = ((scores - top) * LOG2_E).exp2().sum(1).log() + top.squeeze(1)
+    log_sum = exp_(scores - top).sum(1).log() + top.squeeze(1)
     return log_sum + (log_norm - log_rest).to(scores.dtype)
 
 
