@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from mostlyai.engine import TabularARGN
 
+from kdmlab.peers.adapters.frames import as_frame, as_rows
 from kdmlab.peers.model import Array, Box, Event, NotOffered, Peer, Rows, one_value
 
 # Of training, by the clock.
@@ -30,15 +31,15 @@ class Model(Peer):
             random_state=self.seed,
             device="cpu",
         )
-        self.model.fit(_frame(rows))
+        self.model.fit(as_frame(rows))
 
     def log_prob(self, rows: Rows) -> Array:
-        return np.asarray(self.model.log_prob(_frame(rows)))
+        return np.asarray(self.model.log_prob(as_frame(rows)))
 
     def draw(self, n: int, given: Box | None = None) -> Rows:
         if not given:
-            return self._rows(self.model.sample(n))
-        return self._rows(self.model.sample(seed_data=_cells(given, n)))
+            return as_rows(self.model.sample(n), self.rows)
+        return as_rows(self.model.sample(seed_data=_cells(given, n)), self.rows)
 
     def levels(self, target: str, names: Any, given: Box) -> list[float]:
         table = self.model.predict_proba(_cells(given), target=target)
@@ -62,19 +63,7 @@ class Model(Peer):
         return float(table[column if len(column) > 1 else column[0]].iloc[0])
 
     def impute(self, rows: Rows) -> Rows:
-        return self._rows(self.model.impute(pd.DataFrame(rows)))
-
-    def _rows(self, frame: pd.DataFrame) -> Rows:
-        return {
-            name: np.array(frame[name].tolist(), dtype=object if column.dtype == object else float)
-            for name, column in self.rows.items()
-        }
-
-
-def _frame(rows: Rows) -> pd.DataFrame:
-    return pd.DataFrame(
-        {name: column if column.dtype == object else column.astype(int) for name, column in rows.items()}
-    )
+        return as_rows(self.model.impute(pd.DataFrame(rows)), self.rows)
 
 
 def _cells(given: Box, n: int = 1) -> pd.DataFrame:

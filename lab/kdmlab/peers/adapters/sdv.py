@@ -10,6 +10,7 @@ from sdv.metadata import Metadata
 from sdv.sampling import Condition
 from sdv.single_table import GaussianCopulaSynthesizer
 
+from kdmlab.peers.adapters.frames import as_frame, as_rows
 from kdmlab.peers.model import DRAWS, Box, Peer, Rows, one_value
 
 # The single table of the synthesizer.
@@ -28,14 +29,14 @@ class Model(Peer):
         }
         metadata = Metadata.load_from_dict({"tables": {_TABLE: {"columns": kinds}}, "relationships": []})
         self.synthesizer = self.synthesizer_class(metadata)
-        self.synthesizer.fit({_TABLE: _frame(rows)})
+        self.synthesizer.fit({_TABLE: as_frame(rows)})
 
     def draw(self, n: int, given: Box | None = None) -> Rows:
         if not given:
-            return self._rows(self.synthesizer.sample(n))
+            return as_rows(self.synthesizer.sample(n)[_TABLE], self.rows)
         values = {name: one_value(value) for name, value in given.items()}
         condition = Condition(column_values=values, num_rows=n)
-        return self._rows(self.synthesizer.sample_from_conditions([condition]))
+        return as_rows(self.synthesizer.sample_from_conditions([condition])[_TABLE], self.rows)
 
     def levels(self, target: str, names: Any, given: Box) -> list[float]:
         drawn = self.draw(DRAWS, given)[target]
@@ -46,18 +47,5 @@ class Model(Peer):
         present = [
             name for name, column in rows.items() if not pd.isna(np.asarray(column, dtype=object)).any()
         ]
-        cells = _frame({name: rows[name] for name in present})
-        return self._rows(self.synthesizer.sample_remaining_columns(cells))
-
-    def _rows(self, tables: dict[str, pd.DataFrame]) -> Rows:
-        frame = tables[_TABLE]
-        return {
-            name: np.array(frame[name].tolist(), dtype=object if column.dtype == object else float)
-            for name, column in self.rows.items()
-        }
-
-
-def _frame(rows: Rows) -> pd.DataFrame:
-    return pd.DataFrame(
-        {name: column if column.dtype == object else column.astype(int) for name, column in rows.items()}
-    )
+        cells = as_frame({name: rows[name] for name in present})
+        return as_rows(self.synthesizer.sample_remaining_columns(cells)[_TABLE], self.rows)
